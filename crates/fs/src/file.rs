@@ -210,6 +210,11 @@ pub trait FileOps: Any + Send + Sync {
         Err(Errno::EINVAL)
     }
 
+    /// Called when a descriptor of it is closed by who may have something to give back by that.
+    fn flush(&self, file: &File) {
+        let _ = file;
+    }
+
     /// Called when the last reference to the open file is gone.
     fn release(&self, file: &File) {
         let _ = file;
@@ -591,6 +596,11 @@ impl File {
     #[must_use]
     pub fn poll(&self, table: Option<&mut PollTable>) -> Events {
         self.ops.poll(self, table)
+    }
+
+    /// A descriptor of it is closed by who may have something to give back by that.
+    pub fn flush(&self) {
+        self.ops.flush(self);
     }
 
     /// A device's own operations.

@@ -7,15 +7,18 @@ use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::ptr;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::calls::{Fd, call, fails, is, pipe};
 use crate::text_busy::Place;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("mqueue-tell-what-is-in-them", tell_what_is_in_them),
     ("mqueue-are-files", are_files),
+    ("mqueue-tell-a-thread", tell_a_thread),
 ];
 
 /// A queue by its name, removed when dropped.
@@ -176,4 +179,121 @@ fn are_files() -> Result<()> {
         attributes.mq_msgsize
     );
     Ok(())
+}
+
+/// `struct sigevent`, as far as it matters.
+#[repr(C)]
+struct Event {
+    value: usize,
+    signal: i32,
+    kind: i32,
+    rest: [u64; 6],
+}
+
+/// A C library that is to run a function passes a netlink socket, and bytes that come out of it
+/// with one of them changed: 1 for a message, 2 if there will be none.
+fn tell_a_thread() -> Result<()> {
+    const WOKEN: u8 = 1;
+    const REMOVED: u8 = 2;
+    let queue = Queue::new("mqueue-thread")?;
+    let netlink = || {
+        Fd::new(
+            call!(SYS_socket, libc::AF_NETLINK, libc::SOCK_RAW, 0),
+            "a netlink socket",
+        )
+    };
+    let socket = netlink()?;
+    let cookie: [u8; 32] = std::array::from_fn(|at| at as u8 + 100);
+    let asks = |fd: i32, cookie: *const u8, queue: i32| {
+        let event = Event {
+            value: cookie.expose_provenance(),
+            signal: fd,
+            kind: libc::SIGEV_THREAD,
+            rest: [0; 6],
+        };
+        call!(SYS_mq_notify, queue, &raw const event)
+    };
+    let told = |what: &str, event: u8| -> Result<()> {
+        let mut bytes = [0u8; 64];
+        let got = call!(
+            SYS_recvfrom,
+            socket.0,
+            bytes.as_mut_ptr(),
+            bytes.len(),
+            libc::MSG_DONTWAIT,
+            0,
+            0
+        );
+        is(got, 32, what)?;
+        ensure!(
+            bytes[..31] == cookie[..31] && bytes[31] == event,
+            "{what}: {bytes:?}"
+        );
+        Ok(())
+    };
+    let [end, _other] = pipe(0)?;
+    let datagrams = Fd::new(
+        call!(SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM, 0),
+        "socket",
+    )?;
+    let good = cookie.as_ptr();
+    for (fd, place, errno) in [
+        (socket.0, ptr::without_provenance(64), libc::EFAULT),
+        (-1, ptr::without_provenance(64), libc::EFAULT),
+        (-1, good, libc::EBADF),
+        (end.0, good, libc::ENOTSOCK),
+        (datagrams.0, good, libc::EINVAL),
+    ] {
+        fails(asks(fd, place, queue.fd), errno, "mq_notify")?;
+    }
+    fails(asks(socket.0, good, end.0), libc::EBADF, "of a pipe")?;
+    is(asks(socket.0, good, queue.fd), 0, "mq_notify")?;
+    fails(
+        asks(socket.0, good, queue.fd),
+        libc::EBUSY,
+        "mq_notify again",
+    )?;
+    // SAFETY: the descriptor is duplicated for it.
+    let mut file = unsafe { fs::File::from_raw_fd(checked(libc::dup(queue.fd))?) };
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let pid = std::process::id();
+    ensure!(
+        words(&text)?
+            == [
+                ("QSIZE", 0),
+                ("NOTIFY", 2),
+                ("SIGNO", 0),
+                ("NOTIFY_PID", pid)
+            ]
+            .map(|(name, number)| (name.to_owned(), number)),
+        "{text}"
+    );
+    queue.send(b"first")?;
+    told("a message", WOKEN)?;
+    queue.send(b"second")?;
+    fails(
+        call!(
+            SYS_recvfrom,
+            socket.0,
+            [0u8; 64].as_mut_ptr(),
+            64,
+            libc::MSG_DONTWAIT,
+            0,
+            0
+        ),
+        libc::EAGAIN,
+        "a second message",
+    )?;
+    is(asks(socket.0, good, queue.fd), 0, "mq_notify")?;
+    is(call!(SYS_mq_notify, queue.fd, 0), 0, "mq_notify of nothing")?;
+    told("given up", REMOVED)?;
+    is(asks(socket.0, good, queue.fd), 0, "mq_notify")?;
+    drop(file);
+    told("a descriptor closed", REMOVED)?;
+    // Nobody hears it.
+    let closed = netlink()?;
+    is(asks(closed.0, good, queue.fd), 0, "mq_notify")?;
+    drop(closed);
+    is(call!(SYS_mq_notify, queue.fd, 0), 0, "mq_notify of nothing")
 }

@@ -87,9 +87,9 @@ calls! {
     41 socket(Num, Hex, Int) = [socket::sys_socket];
     42 connect(Fd, Ptr, Num) = [socket::sys_connect];
     43 accept(Fd, Ptr, Ptr) = [socket::sys_accept];
-    44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [send_recv::sys_sendto]; // partial: MSG_MORE of raw sockets sends each part by itself
+    44 sendto(Fd, Ptr, Num, Hex, Ptr, Num) = [send_recv::sys_sendto];
     45 recvfrom(Fd, Ptr, Num, Hex, Ptr, Ptr) = [send_recv::sys_recvfrom];
-    46 sendmsg(Fd, Ptr, Hex) = [send_recv::sys_sendmsg]; // partial: MSG_MORE of raw sockets sends each part by itself
+    46 sendmsg(Fd, Ptr, Hex) = [send_recv::sys_sendmsg];
     47 recvmsg(Fd, Ptr, Hex) = [send_recv::sys_recvmsg];
     48 shutdown(Fd, Num) = [socket::sys_shutdown];
     49 bind(Fd, Ptr, Num) = [socket::sys_bind];
@@ -97,7 +97,7 @@ calls! {
     51 getsockname(Fd, Ptr, Ptr) = [socket::sys_getsockname];
     52 getpeername(Fd, Ptr, Ptr) = [socket::sys_getpeername];
     53 socketpair(Num, Hex, Int, Ptr) = [socket::sys_socketpair];
-    54 setsockopt(Fd, Num, Num, Ptr, Int) = [sockopt::sys_setsockopt]; // partial: no IPV6_ADDRFORM
+    54 setsockopt(Fd, Num, Num, Ptr, Int) = [sockopt::sys_setsockopt];
     55 getsockopt(Fd, Num, Num, Ptr, Ptr) = [sockopt::sys_getsockopt];
     56 clone(Hex, Ptr, Ptr, Ptr, Ptr) = [regs clone::sys_clone];
     57 fork() = [regs clone::sys_fork];
@@ -256,7 +256,7 @@ calls! {
     241 mq_unlink(Str) = [mqueue::sys_mq_unlink];
     242 mq_timedsend(Fd, Ptr, Num, Num, Ptr) = [mqueue::sys_mq_timedsend];
     243 mq_timedreceive(Fd, Ptr, Num, Ptr, Ptr) = [mqueue::sys_mq_timedreceive];
-    244 mq_notify(Fd, Ptr) = [mqueue::sys_mq_notify]; // partial: no SIGEV_THREAD
+    244 mq_notify(Fd, Ptr) = [mqueue::sys_mq_notify];
     245 mq_getsetattr(Fd, Ptr, Ptr) = [mqueue::sys_mq_getsetattr];
     247 waitid(Num, Int, Ptr, Hex, Ptr) = [wait::sys_waitid];
     251 ioprio_set(Num, Int, Hex) = [ioprio::sys_ioprio_set];
@@ -312,7 +312,7 @@ calls! {
     304 open_by_handle_at(Fd, Ptr, Hex) = [fhandle::sys_open_by_handle_at];
     305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock can be read and moved (ADJ_SETOFFSET), not made faster or slower
     306 syncfs(Fd) = [fallocate::sys_syncfs];
-    307 sendmmsg(Fd, Ptr, Num, Hex) = [send_recv::sys_sendmmsg]; // partial: MSG_MORE of raw sockets sends each part by itself
+    307 sendmmsg(Fd, Ptr, Num, Hex) = [send_recv::sys_sendmmsg];
     308 setns(Fd, Hex) = [namespaces::sys_setns];
     309 getcpu(Ptr, Ptr, Ptr) = [sched::sys_getcpu];
     310 process_vm_readv(Int, Ptr, Num, Ptr, Num, Hex) = [process_vm::sys_process_vm_readv];

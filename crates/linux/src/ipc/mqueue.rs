@@ -21,9 +21,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ipc::mqueuefs;
 use crate::process::{process_table, send_signal};
+use crate::socket::with_socket;
 use crate::state::fdtable::CloseOnExec;
 use crate::state::ipc::limits::Limit;
-use crate::state::ipc::mqueue::{Notification, PosixQueue, charge};
+use crate::state::ipc::mqueue::{Notification, NotifyMethod, PosixQueue, charge};
 use crate::state::rlimit::Resource;
 use crate::time::posix_timers::SigEvent;
 use crate::time::wall_clock::AbsoluteDeadline;
@@ -56,17 +57,28 @@ pub(crate) struct Descriptor(pub(crate) Arc<PosixQueue>);
 pub(crate) const FILE_SIZE: u64 = 80;
 
 impl PosixQueue {
+    /// Takes back what a process asked for with `mq_notify(2)`.
+    fn remove_notification(&self, pid: Pid) {
+        let withdrawn = {
+            let mut state = self.state.lock();
+            state.notice.take_if(|notice| notice.pid == pid)
+        };
+        if let Some(notice) = withdrawn {
+            notice.withdraw();
+        }
+    }
+
     /// Text of the queue read as a file: its bytes, and who is to be told of the next message.
     fn status(&self) -> String {
         let state = self.state.lock();
         let bytes: usize = state.messages.values().flatten().map(Vec::len).sum();
         let (kind, signal, pid) = match &state.notice {
             None => (0, 0, Pid::NONE),
-            Some(Notification {
-                pid,
-                signal: Some((signal, _)),
-            }) => (sys::SIGEV_SIGNAL, *signal, *pid),
-            Some(Notification { pid, signal: None }) => (sys::SIGEV_NONE, 0, *pid),
+            Some(Notification { pid, how }) => match how {
+                NotifyMethod::Nothing => (sys::SIGEV_NONE, 0, *pid),
+                NotifyMethod::Signal(signal, _) => (sys::SIGEV_SIGNAL, *signal, *pid),
+                NotifyMethod::Thread(..) => (sys::SIGEV_THREAD, 0, *pid),
+            },
         };
         format!("QSIZE:{bytes:<10} NOTIFY:{kind:<5} SIGNO:{signal:<5} NOTIFY_PID:{pid:<6}\n")
     }
@@ -104,15 +116,9 @@ impl FileOps for Descriptor {
         })
     }
 
-    fn release(&self, _: &File) {
-        let own = crate::current_task().map(|task| task.pid());
-        let mut state = self.0.state.lock();
-        if state
-            .notice
-            .as_ref()
-            .is_some_and(|notice| Some(notice.pid) == own)
-        {
-            state.notice = None;
+    fn flush(&self, _: &File) {
+        if let Some(task) = crate::current_task() {
+            self.0.remove_notification(task.pid());
         }
     }
 
@@ -362,16 +368,18 @@ pub fn sys_mq_timedsend(
     let notice = wait(&queue.senders, nonblocking, until, attempt)?;
     queue.receivers.wake_one();
     queue.source.notify();
-    if let Some(Notification {
-        pid,
-        signal: Some((signo, value)),
-    }) = notice
-        && let Some(process) = process_table::find(pid)
-    {
-        send_signal::send(
-            &process,
-            SigInfo::message_queue(signo, task.pid(), task.cred().user.real, value),
-        );
+    if let Some(Notification { pid, how }) = notice {
+        match how {
+            NotifyMethod::Signal(signo, value) => {
+                if let Some(process) = process_table::find(pid) {
+                    send_signal::send(
+                        &process,
+                        SigInfo::message_queue(signo, task.pid(), task.cred().user.real, value),
+                    );
+                }
+            }
+            how => how.wake_thread(),
+        }
     }
     Ok(0)
 }
@@ -411,33 +419,40 @@ pub fn sys_mq_timedreceive(
     Ok(bytes.len())
 }
 
-/// `mq_notify(2)`; without `SIGEV_THREAD`, for which the C library needs a netlink socket.
+/// The way in which a program wants to be told.
+fn read_notice(task: &Task, event: &SigEvent) -> Result<NotifyMethod, Errno> {
+    Ok(match event.kind() {
+        sys::SIGEV_NONE => NotifyMethod::Nothing,
+        // Signal 0 is one that nobody gets.
+        sys::SIGEV_SIGNAL if event.signo() == 0 => NotifyMethod::Nothing,
+        sys::SIGEV_SIGNAL if (1..=NSIG).contains(&event.signo()) => {
+            NotifyMethod::Signal(event.signo(), event.value())
+        }
+        sys::SIGEV_THREAD => {
+            let cookie = UserPtr::new(UserAddr::from(event.value())).read()?;
+            let mailbox = with_socket(task, Fd::new(event.signo()), |socket, _| {
+                socket.kernel_mailbox().ok_or(Errno::EINVAL)
+            })?;
+            mailbox.wait_for_room()?;
+            NotifyMethod::Thread(mailbox, cookie)
+        }
+        _ => return Err(Errno::EINVAL),
+    })
+}
+
+/// `mq_notify(2)`: has the caller told of the next message that comes into the empty queue. For
+/// `SIGEV_THREAD` the C library passes a netlink socket in place of the signal, and the bytes that
+/// it wants to receive.
 pub fn sys_mq_notify(task: &Task, fd: Fd, event: UserPtr<SigEvent>) -> SysResult {
-    let signal = match event.read_optional()? {
-        None => None,
-        Some(event) => Some(match event.kind() {
-            sys::SIGEV_NONE => None,
-            // Signal 0 is one that nobody gets.
-            sys::SIGEV_SIGNAL if event.signo() == 0 => None,
-            sys::SIGEV_SIGNAL if (1..=NSIG).contains(&event.signo()) => {
-                Some((event.signo(), event.value()))
-            }
-            _ => return Err(Errno::EINVAL),
-        }),
-    };
+    let event = event.read_optional()?;
+    let how = event.map(|event| read_notice(task, &event)).transpose()?;
     let (queue, _) = open_queue(task, fd, |_| true)?;
     let pid = task.pid();
-    let mut state = queue.state.lock();
-    let Some(signal) = signal else {
-        if state
-            .notice
-            .as_ref()
-            .is_some_and(|notice| notice.pid == pid)
-        {
-            state.notice = None;
-        }
+    let Some(how) = how else {
+        queue.remove_notification(pid);
         return Ok(0);
     };
+    let mut state = queue.state.lock();
     if state
         .notice
         .as_ref()
@@ -445,7 +460,10 @@ pub fn sys_mq_notify(task: &Task, fd: Fd, event: UserPtr<SigEvent>) -> SysResult
     {
         return Err(Errno::EBUSY);
     }
-    state.notice = Some(Notification { pid, signal });
+    let former = state.notice.replace(Notification { pid, how });
+    drop(state);
+    task.files().flush_on_close();
+    drop(former);
     Ok(0)
 }
 

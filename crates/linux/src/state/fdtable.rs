@@ -396,9 +396,9 @@ pub struct FdTable {
     limit: AtomicUsize,
     /// Number of threads that have this table.
     users: AtomicUsize,
-    /// Whether a POSIX record lock was ever set through this table; only then does closing have to
-    /// look for some.
-    has_record_locks: AtomicBool,
+    /// Whether a POSIX record lock was ever set, or a notification asked for, through this table;
+    /// only then does closing have to look for some.
+    flushes: AtomicBool,
 }
 
 impl Default for FdTable {
@@ -417,7 +417,7 @@ impl FdTable {
             numbers: Mutex::new(numbers),
             limit: AtomicUsize::new(limit),
             users: AtomicUsize::new(0),
-            has_record_locks: AtomicBool::new(false),
+            flushes: AtomicBool::new(false),
         }
     }
 
@@ -673,9 +673,16 @@ impl FdTable {
         self.files.slot(fd)?.swap(None)
     }
 
-    /// POSIX: closing any descriptor of a file gives back all the process's record locks on it.
+    /// Whoever closes a descriptor has something to give back from now on.
+    pub(crate) fn flush_on_close(&self) {
+        self.flushes.store(true, Ordering::Relaxed);
+    }
+
+    /// POSIX: closing any descriptor of a file gives back all the process's record locks on it, and
+    /// one of a message queue its notification.
     fn closed(&self, file: &Arc<File>) {
-        if self.has_record_locks.load(Ordering::Relaxed) {
+        if self.flushes.load(Ordering::Relaxed) {
+            file.flush();
             lock::release_record_locks(
                 file,
                 LockOwner::Process {
@@ -688,7 +695,7 @@ impl FdTable {
 
     /// The owner of POSIX record locks that `pid` sets through this table.
     pub fn record_lock_owner(&self, pid: Pid) -> LockOwner {
-        self.has_record_locks.store(true, Ordering::Relaxed);
+        self.flush_on_close();
         LockOwner::Process {
             table: self.id,
             pid: pid.raw(),

@@ -25,8 +25,8 @@ use crate::socket::caller_ucred;
 use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::unix::UnixStack;
 use crate::{
-    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions,
-    SocketType, WaitPolicy,
+    Address, Caller, KernelMailbox, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps,
+    SocketOptions, SocketType, WaitPolicy,
 };
 
 /// The protocol of routes (`NETLINK_ROUTE`).
@@ -90,6 +90,33 @@ fn cost(reply: &[u8]) -> usize {
 #[derive(Default)]
 struct ReplyQueue {
     replies: VecDeque<Vec<u8>>,
+    /// Sum of their [`cost`].
+    bytes: usize,
+}
+
+impl ReplyQueue {
+    /// Adds messages unless there are `limit` bytes already, or memory is short. Messages of one
+    /// answer are added together, so that a list has its end.
+    fn push(
+        &mut self,
+        messages: impl ExactSizeIterator<Item = Vec<u8>>,
+        limit: usize,
+    ) -> Result<()> {
+        if self.bytes >= limit || self.replies.try_reserve(messages.len()).is_err() {
+            return Err(Errno::ENOBUFS);
+        }
+        for message in messages {
+            self.bytes += cost(&message);
+            self.replies.push_back(message);
+        }
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Vec<u8>> {
+        let message = self.replies.pop_front()?;
+        self.bytes -= cost(&message);
+        Some(message)
+    }
 }
 
 /// An `AF_NETLINK` socket.
@@ -159,21 +186,6 @@ impl NetlinkSocket {
             .map_or_else(|known| known, |_| id)
     }
 
-    /// Puts replies into the queue. Who asks and does not receive loses them when its buffer is full,
-    /// and is told so (Linux: `netlink_overrun`).
-    fn enqueue_replies(&self, replies: Vec<Vec<u8>>) {
-        let most = self.endpoint.options.receive_buffer();
-        let mut queue = self.endpoint.queue.lock();
-        let there: usize = queue.replies.iter().map(|reply| cost(reply)).sum();
-        let room = queue.replies.is_empty()
-            || there + replies.iter().map(|reply| cost(reply)).sum::<usize>() <= most;
-        if room && queue.replies.try_reserve(replies.len()).is_ok() {
-            queue.replies.extend(replies);
-        } else {
-            self.endpoint.set_error(Errno::ENOBUFS);
-        }
-    }
-
     fn dequeue_reply(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Vec<u8>> {
         let attempt = || {
             if let Some(error) = self.endpoint.take_error() {
@@ -183,11 +195,24 @@ impl NetlinkSocket {
             let found = if flags.contains(MsgFlags::PEEK) {
                 queue.replies.front().cloned()
             } else {
-                queue.replies.pop_front()
+                queue.pop()
             };
             found.map(Ok)
         };
-        wait.wait_on(&self.endpoint.readable, attempt)
+        let found = wait.wait_on(&self.endpoint.readable, attempt)?;
+        self.endpoint.notify_write_space();
+        Ok(found)
+    }
+
+    /// Adds messages of the kernel's. All of them are lost if the queue is full already, and the
+    /// socket has an error then (Linux: `netlink_overrun`).
+    fn enqueue(&self, messages: impl ExactSizeIterator<Item = Vec<u8>>) {
+        let limit = self.endpoint.options.receive_buffer();
+        let added = self.endpoint.queue.lock().push(messages, limit);
+        if let Err(error) = added {
+            self.endpoint.set_error(error);
+        }
+        self.endpoint.readable.notify_events(Events::READABLE);
     }
 }
 
@@ -224,7 +249,26 @@ impl FileOps for NetlinkSocket {
     }
 }
 
+impl KernelMailbox for NetlinkSocket {
+    fn wait_for_room(&self) -> Result<()> {
+        let limit = self.endpoint.options.receive_buffer();
+        let has_room = || (self.endpoint.queue.lock().bytes < limit).then_some(());
+        self.endpoint.writable.wait(has_room)
+    }
+
+    fn post(&self, message: &[u8]) {
+        match fallible::copy_of(message) {
+            Ok(message) => self.enqueue([message].into_iter()),
+            Err(_) => self.endpoint.set_error(Errno::ENOBUFS),
+        }
+    }
+}
+
 impl SocketOps for NetlinkSocket {
+    fn kernel_mailbox(self: Arc<Self>) -> Option<Arc<dyn KernelMailbox>> {
+        Some(self)
+    }
+
     fn family(&self) -> u32 {
         net::AF_NETLINK
     }
@@ -306,11 +350,10 @@ impl SocketOps for NetlinkSocket {
             if request.flags & NLM_F_REQUEST != 0 {
                 let answers =
                     handle_request(&self.stack, self.protocol, request, header, body, port_id);
-                self.enqueue_replies(answers);
+                self.enqueue(answers.into_iter());
             }
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
         }
-        self.endpoint.readable.notify_events(Events::READABLE);
         Ok(message.data.len())
     }
 

@@ -95,6 +95,18 @@ pub struct SocketMemory {
     pub drops: u64,
 }
 
+/// A socket that the kernel itself sends to, not as an answer.
+pub trait KernelMailbox: Send + Sync {
+    /// Waits until the socket has room for a message.
+    ///
+    /// # Errors
+    /// `ERESTARTSYS` for a signal.
+    fn wait_for_room(&self) -> Result<()>;
+
+    /// Puts a message into its queue; none if memory is short.
+    fn post(&self, message: &[u8]);
+}
+
 /// The operations of one family's sockets.
 pub trait SocketOps: FileOps {
     /// The family's number.
@@ -149,6 +161,12 @@ pub trait SocketOps: FileOps {
     /// # Errors
     /// Those of `shutdown(2)`.
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()>;
+
+    /// The way by which the kernel itself sends to it (`mq_notify(2)`); `None` if that is no socket
+    /// of `AF_NETLINK`.
+    fn kernel_mailbox(self: Arc<Self>) -> Option<Arc<dyn KernelMailbox>> {
+        None
+    }
 
     /// Checks a message before its bytes are looked at, of a socket that keeps messages apart:
     /// where it goes, and how long it is.
@@ -363,6 +381,12 @@ impl Socket {
     #[must_use]
     pub fn ops(&self) -> &dyn SocketOps {
         &*self.ops
+    }
+
+    /// The way by which the kernel itself sends to it, if there is one.
+    #[must_use]
+    pub fn kernel_mailbox(&self) -> Option<Arc<dyn KernelMailbox>> {
+        self.ops.clone().kernel_mailbox()
     }
 
     /// The socket's options.

@@ -8,13 +8,51 @@ use ::task::{Mutex, WaitQueue};
 use abi::errno::Errno;
 use fs::Metadata;
 use fs::poll::PollQueue;
+use net::KernelMailbox;
 use uapi::pid::Pid;
 
 /// Notification of a process when a message comes into the empty queue, once.
 pub(crate) struct Notification {
     pub(crate) pid: Pid,
-    /// The signal and its value; none for `SIGEV_NONE`.
-    pub(crate) signal: Option<(i32, u64)>,
+    pub(crate) how: NotifyMethod,
+}
+
+/// The way in which a process is told of a message.
+pub(crate) enum NotifyMethod {
+    /// Not at all (`SIGEV_NONE`).
+    Nothing,
+    /// By a signal with a value (`SIGEV_SIGNAL`).
+    Signal(i32, u64),
+    /// By these bytes at a socket, where the C library has a thread that waits (`SIGEV_THREAD`).
+    Thread(Arc<dyn KernelMailbox>, [u8; COOKIE_LEN]),
+}
+
+/// Bytes that are sent for `SIGEV_THREAD`; the last one says what happened.
+pub(crate) const COOKIE_LEN: usize = 32;
+/// The event that a message has come.
+const NOTIFY_WOKENUP: u8 = 1;
+/// The event that there will be no notification.
+const NOTIFY_REMOVED: u8 = 2;
+
+impl Notification {
+    /// Tells a thread of the C library that there will be no notification.
+    pub(crate) fn withdraw(self) {
+        self.how.post(NOTIFY_REMOVED);
+    }
+}
+
+impl NotifyMethod {
+    /// Tells a thread of the C library that a message has come.
+    pub(crate) fn wake_thread(self) {
+        self.post(NOTIFY_WOKENUP);
+    }
+
+    fn post(self, event: u8) {
+        if let Self::Thread(mailbox, mut cookie) = self {
+            cookie[COOKIE_LEN - 1] = event;
+            mailbox.post(&cookie);
+        }
+    }
 }
 
 #[derive(Default)]
