@@ -37,6 +37,8 @@ const ERRORS: [i32; 6] = [
 ];
 /// Requests of one call that are refused, one at a time: none has as many.
 const MOST: u32 = 2000;
+/// Passes of which each leaves something if there is a leak.
+const PASSES: usize = 3;
 const PAGE: usize = 4096;
 static BYTES: [u8; 1 << 16] = [b'x'; 1 << 16];
 
@@ -151,11 +153,13 @@ fn end_orphans() {
     }
 }
 
-/// Gives the calling process files and objects of its own, which go with it.
+/// Gives the calling process files and objects of its own, which go with it: also the files that a
+/// deed which failed half way has left where it was.
 fn unshare() {
     call!(SYS_unshare, libc::CLONE_NEWIPC | libc::CLONE_NEWNS);
     let kind = c"tmpfs".as_ptr();
     call!(SYS_mount, kind, c"/tmp".as_ptr(), kind, 0, 0);
+    call!(SYS_chdir, c"/tmp".as_ptr());
 }
 
 /// Does the calls and the deeds of the checks for leaks with each request refused once, and sees
@@ -177,19 +181,31 @@ fn run_all(only: &str) -> Result<()> {
         if !name.contains(only) {
             return Ok(());
         }
-        // Once without a look: caches and tables take what they keep.
-        let swept = sweep(name, run);
-        let before = Objects::now()?;
-        let again = sweep(name, run);
-        let left = match &before {
-            Some(before) => before.left()?,
-            None => Vec::new(),
-        };
-        match swept.and(again) {
-            Ok(requests) if left.is_empty() => println!("ok {name}: {requests} requests"),
-            Ok(_) => wrong.push(format!("{name} leaves {}", left.join(", "))),
-            Err(error) => wrong.push(format!("{error:#}")),
+        // Once without a look: caches and tables take what they keep. What they take now and then
+        // is no leak either: a leak is there after each pass.
+        let mut swept = sweep(name, run);
+        let mut left = Vec::new();
+        for _ in 0..PASSES {
+            let before = Objects::now()?;
+            swept = swept.and(sweep(name, run));
+            left = match &before {
+                Some(before) => before.left()?,
+                None => Vec::new(),
+            };
+            if left.is_empty() {
+                break;
+            }
         }
+        let wrong_now = match swept {
+            Ok(requests) if left.is_empty() => {
+                println!("ok {name}: {requests} requests");
+                return Ok(());
+            }
+            Ok(_) => format!("{name} leaves {}", left.join(", ")),
+            Err(error) => format!("{error:#}"),
+        };
+        println!("not ok {wrong_now}");
+        wrong.push(wrong_now);
         Ok(())
     };
     for (name, run) in CALLS {
@@ -523,7 +539,7 @@ const CALLS: &[(&str, Call)] = &[
     ("an attribute", |countdown| {
         with_path("attribute", |path| {
             call!(SYS_close, call!(SYS_creat, path, 0o600));
-            let (name, mut value) = (c"user.failures".as_ptr(), [0u8; PAGE]);
+            let (name, mut value) = (c"trusted.failures".as_ptr(), [0u8; PAGE]);
             countdown.begin();
             all([
                 call!(SYS_setxattr, path, name, BYTES.as_ptr(), PAGE, 0),

@@ -28,6 +28,11 @@ const INSTANCE_MEMORY: &str = "1G";
 const RUST: &str = "/bin/machine-tests";
 const GO: &str = "/bin/go-tests";
 
+/// Setup of a Linux as a distribution's first process does it, and Skerry's kernel itself: the loop
+/// is up, and file systems are mounted.
+const LINUX_SETUP: &str = "ip link set lo up; mkdir -p /dev/pts; \
+    mount -t devpts -o ptmxmode=666 devpts /dev/pts; mount -t cgroup2 cgroup2 /sys/fs/cgroup";
+
 /// Where a check runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -164,6 +169,9 @@ impl Family {
             return batch::run(machine, &chosen.iter().map(step).collect::<Vec<_>>());
         }
         let mut commands = Vec::new();
+        if matches!(setting.kernel, Kernel::Linux(_)) {
+            commands.push(LINUX_SETUP.to_owned());
+        }
         for side in setting.sides() {
             let line = |(number, check): (usize, &Chosen)| {
                 (check.side == side).then(|| format!("{number} {} {}\n", check.program, check.name))
