@@ -2,6 +2,7 @@
 //! machine; and the management of instances at random ([`manage`]; `docs/fuzzing.md`).
 
 pub mod failures;
+pub mod hunts;
 pub mod manage;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 
+use self::hunts::Hunt;
 use crate::cleanup::Directory;
 use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 use crate::{abi, build, paths};
@@ -36,6 +38,35 @@ enum What {
     /// Random operations of `skerry`; fails if one does something else than a model of instances
     /// says, or something is lost
     Manage(manage::Options),
+    /// Hostile work on the supervisor, while an instance beside it goes on
+    #[command(flatten)]
+    Hunt(Hunts),
+}
+
+#[derive(Subcommand)]
+enum Hunts {
+    /// Random system calls by nobody on the supervisor
+    Supervisor(hunts::Options),
+    /// Instances from archives in which something was changed
+    Archives(hunts::Options),
+    /// Executables in which something was changed, run in an instance
+    Executables(hunts::Options),
+    /// Calls of `/dev/skerry` with hostile arguments
+    Ioctls(hunts::Options),
+    /// Two `skerry` at a time, killed at any moment
+    Storms(hunts::Options),
+}
+
+impl Hunts {
+    fn split(&self) -> (Hunt, &hunts::Options) {
+        match self {
+            Self::Supervisor(options) => (Hunt::Supervisor, options),
+            Self::Archives(options) => (Hunt::Archives, options),
+            Self::Executables(options) => (Hunt::Executables, options),
+            Self::Ioctls(options) => (Hunt::Ioctls, options),
+            Self::Storms(options) => (Hunt::Storms, options),
+        }
+    }
 }
 
 /// Options for fuzzing system calls.
@@ -126,6 +157,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         What::Syscalls(options) => report(syscalls(options, machine), options.json),
         What::Failures(options) => report(failures::failures(options, machine), false),
         What::Manage(options) => report(manage::manage(options, machine), options.json),
+        What::Hunt(hunts) => {
+            let (hunt, options) = hunts.split();
+            report(hunts::hunt(&[hunt], options, machine), options.json)
+        }
     }
 }
 

@@ -382,7 +382,7 @@ fn judged(op: &Op, seen: &Observed, judgement: Verdict) -> Result<()> {
 
 /// The machine's resources, as if this program used no memory: what it keeps of its own grows with
 /// the steps that it makes.
-fn resources() -> Result<Resources> {
+pub(crate) fn resources() -> Result<Resources> {
     let seen = tool::run(&["resources".into(), "--json".into()])?;
     let mut resources: Resources = serde_json::from_slice(&seen.out)
         .with_context(|| format!("`skerry resources`: {seen:?}"))?;

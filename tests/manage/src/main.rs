@@ -1,10 +1,12 @@
 //! `cargo xtask fuzz manage` inside the machine (`docs/fuzzing.md`): the verbs of `skerry`, at
 //! random, beside a model.
 //!
-//! `manage drive SEED SECONDS` runs on the supervisor; `manage guest …` is what runs in the
+//! `manage drive SEED SECONDS` runs on the supervisor, as do `manage archives SEED SECONDS` and
+//! `manage storms SEED SECONDS`, which have no model; `manage guest …` is what runs in the
 //! instances.
 #![forbid(unsafe_code)]
 
+mod archives;
 mod driver;
 mod generator;
 mod guest;
@@ -13,7 +15,9 @@ mod numbered_lines;
 mod random;
 mod rootfs;
 mod spec;
+mod storms;
 mod tool;
+mod untouched;
 
 use std::process::ExitCode;
 
@@ -25,7 +29,9 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["guest", words @ ..] => guest::run(words),
         ["drive", seed, seconds] => driver::run(seed, seconds),
-        _ => (|| bail!("usage: manage drive SEED SECONDS"))(),
+        ["archives", seed, seconds] => archives::run(seed, seconds),
+        ["storms", seed, seconds] => storms::run(seed, seconds),
+        _ => (|| bail!("usage: manage drive|archives|storms SEED SECONDS"))(),
     };
     outcome.unwrap_or_else(|error| {
         println!("manage: {error:#}");

@@ -82,7 +82,7 @@ pub(crate) struct Observed {
 pub(crate) struct Entry {
     pub(crate) name: String,
     id: u32,
-    state: String,
+    pub(crate) state: String,
     exit_code: Option<u8>,
     cpus: u32,
     memory: u64,

@@ -142,6 +142,15 @@ impl Tool {
         self.send(Signal::KILL);
     }
 
+    /// Waits for its end, or kills it when its time is over.
+    pub(crate) fn finish_within(self, time: Duration) -> Result<Observed> {
+        match self.status.recv_timeout(time) {
+            Ok(status) => self.ended.set(Some(status)),
+            Err(_) => self.send(Signal::KILL),
+        }
+        self.finish()
+    }
+
     /// Stops and continues it, if its reader is of that kind.
     pub(crate) fn stop_and_go(&self) {
         let Reader::Stopped(times) = self.reader else {

@@ -219,6 +219,8 @@ fn main() -> ExitCode {
         ["hold-thread", process, number] => stopper::hold([process, number]),
         ["stop-threads", process, seed] => stopper::run([process, seed]),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
+        ["fuzz-executables", arguments @ ..] => fuzz::run_executables(arguments),
+        ["fuzz-ioctls", arguments @ ..] => fuzz::run_ioctls(arguments),
         ["fuzz-show", arguments @ ..] => fuzz::show(arguments),
         ["batch", jobs, seconds, list] => runner::run([jobs, seconds, list]),
         ["failures", name] => failures::run(name),

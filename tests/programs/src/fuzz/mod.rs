@@ -7,6 +7,8 @@
 
 mod arena;
 mod calls;
+mod executables;
+mod ioctls;
 mod program;
 mod round;
 mod shapes;
@@ -15,11 +17,14 @@ mod themes;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+pub use executables::run as run_executables;
+pub use ioctls::run as run_ioctls;
 pub use program::Random;
 use program::{Shown, Signature};
 use round::Counters;
@@ -36,7 +41,17 @@ const DEATH: Duration = Duration::from_secs(90);
 /// Working directory of the rounds.
 const DIRECTORY: &str = "/tmp/fuzz";
 
+/// The users that rounds are made as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Users {
+    /// Root and nobody, in an instance of which the watching process is the first.
+    Any,
+    /// Nobody, beside processes of others, which must not notice.
+    Nobody,
+}
+
 struct Options {
+    users: Users,
     seed: u64,
     seconds: u64,
     processes: usize,
@@ -44,7 +59,7 @@ struct Options {
     round: Option<u64>,
 }
 
-/// `machine-tests fuzz TABLE SEED SECONDS PROCESSES [ROUND]`, and
+/// `machine-tests fuzz [--nobody] TABLE SEED SECONDS PROCESSES [ROUND]`, and
 /// `machine-tests fuzz-show TABLE SEED ROUND`.
 pub fn run(arguments: &[&str]) -> ExitCode {
     match start(arguments) {
@@ -57,13 +72,17 @@ pub fn run(arguments: &[&str]) -> ExitCode {
 }
 
 fn start(arguments: &[&str]) -> Result<()> {
+    let (users, arguments) = match arguments {
+        ["--nobody", rest @ ..] => (Users::Nobody, rest),
+        _ => (Users::Any, arguments),
+    };
     ensure!(
-        std::process::id() == 1,
+        users == Users::Nobody || std::process::id() == 1,
         "it would harm other processes: it runs as the first process of an instance only"
     );
     run_from_sealed_memory()?;
     let [table, seed, seconds, processes, rest @ ..] = arguments else {
-        bail!("usage: fuzz TABLE SEED SECONDS PROCESSES [ROUND]")
+        bail!("usage: fuzz [--nobody] TABLE SEED SECONDS PROCESSES [ROUND]")
     };
     let signatures = program::signatures(
         &fs::read_to_string(table).with_context(|| format!("cannot read {table}"))?,
@@ -71,6 +90,7 @@ fn start(arguments: &[&str]) -> Result<()> {
     ensure!(!signatures.is_empty(), "{table} has no calls");
     let round = rest.first().map(|round| round.parse()).transpose()?;
     let options = Options {
+        users,
         seed: seed.parse()?,
         seconds: seconds.parse()?,
         processes: processes.parse()?,
@@ -150,7 +170,10 @@ struct Watch {
 impl Watch {
     fn new(options: Options, signatures: Vec<Signature>) -> Result<Self> {
         fs::create_dir_all(DIRECTORY)?;
+        fs::set_permissions(DIRECTORY, fs::Permissions::from_mode(0o1777))?;
         round::prepare()?;
+        // SAFETY: numbers only. What rounds leave is this process' to take in.
+        checked(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) })?;
         // Threads of a round that may go before all others and never sleep have the CPUs until
         // somebody ends them: there is no throttle.
         let first = libc::sched_param {
@@ -220,6 +243,7 @@ impl Watch {
                 &self.signatures,
                 self.counters,
                 (self.options.seed, round),
+                self.options.users,
                 self.options.round.is_some(),
             ),
             -1 => {
@@ -304,6 +328,7 @@ impl Watch {
             let others: Vec<i32> = fs::read_dir("/proc")?
                 .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
                 .filter(|&pid| pid != std::process::id() as i32)
+                .filter(|&pid| self.options.users == Users::Any || is_of_nobody(pid))
                 .collect();
             if others.is_empty() {
                 return Ok(());
@@ -317,6 +342,17 @@ impl Watch {
             self.reap(Duration::from_millis(200));
         }
     }
+}
+
+/// Whether a process is of a user that rounds are made as.
+fn is_of_nobody(pid: i32) -> bool {
+    let nobody = round::NOBODY.to_string();
+    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("Uid:"))
+            .is_some_and(|ids| ids.split_whitespace().any(|id| id == nobody))
+    })
 }
 
 /// Ends a round and what is in its group.

@@ -8,9 +8,11 @@ use std::{fs, thread};
 use anyhow::{Result, ensure};
 
 use super::program::{self, CHILD_PID, Call, OWN_PID, Random, Shown, Signature};
-use super::{DIRECTORY, THREADS, arena};
+use super::{DIRECTORY, THREADS, Users, arena};
 use crate::checked;
 
+/// The user and group of rounds that are not root's.
+pub(super) const NOBODY: u32 = 65534;
 /// The descriptor by which calls are shown.
 const SHOWN: i32 = 250;
 /// Descriptor of `/dev/null`, opened before the first round: a round that runs as root may remove
@@ -108,6 +110,7 @@ pub fn run(
     signatures: &[Signature],
     counters: &'static Counters,
     (seed, round): (u64, u64),
+    users: Users,
     show: bool,
 ) -> ! {
     let lists: Vec<_> = (0..THREADS)
@@ -124,7 +127,7 @@ pub fn run(
             }
         })
         .collect();
-    let child = set_up(&mut Random::new(seed, round, 99), show);
+    let child = set_up(&mut Random::new(seed, round, 99), users, show);
     let threads: Vec<_> = lists
         .into_iter()
         .zip(lines)
@@ -144,7 +147,7 @@ pub fn run(
 
 /// Makes the process such that nothing it does can stop it for long; returns a child that does
 /// nothing.
-fn set_up(random: &mut Random, show: bool) -> i32 {
+fn set_up(random: &mut Random, users: Users, show: bool) -> i32 {
     // SAFETY: numbers, and structures that live as long as the calls. The handler does nothing.
     unsafe {
         libc::setsid();
@@ -167,6 +170,10 @@ fn set_up(random: &mut Random, show: bool) -> i32 {
                     rlim_max: limit,
                 },
             );
+        }
+        if users == Users::Nobody {
+            // Before it has anything that only root can have.
+            become_nobody();
         }
         let child = libc::fork();
         if child == 0 {
@@ -193,17 +200,27 @@ fn set_up(random: &mut Random, show: bool) -> i32 {
         directory(random);
         arena::descriptors(child);
         arena::map();
-        if random.below(3) == 0 {
-            // As nobody in particular.
-            libc::setresgid(65534, 65534, 65534);
-            libc::setresuid(65534, 65534, 65534);
+        if random.below(3) == 0 && users == Users::Any {
+            become_nobody();
         }
         child
     }
 }
 
+/// Goes on as nobody in particular.
+fn become_nobody() {
+    // SAFETY: numbers only. Who cannot become it does not go on as root.
+    unsafe {
+        libc::setgroups(0, std::ptr::null());
+        libc::setresgid(NOBODY, NOBODY, NOBODY);
+        if libc::setresuid(NOBODY, NOBODY, NOBODY) != 0 {
+            libc::_exit(1);
+        }
+    }
+}
+
 /// Has every wait of the calling thread interrupted.
-fn interrupt_often() {
+pub(super) fn interrupt_often() {
     let often = libc::timespec {
         tv_sec: 0,
         tv_nsec: 5_000_000,
@@ -225,7 +242,7 @@ fn interrupt_often() {
     }
 }
 
-extern "C" fn nothing(_: i32) {}
+pub(super) extern "C" fn nothing(_: i32) {}
 
 /// A directory of this round's own, with files in it.
 fn directory(random: &mut Random) {

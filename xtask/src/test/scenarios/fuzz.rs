@@ -3,6 +3,7 @@
 
 use anyhow::Result;
 
+use crate::fuzz::hunts::{self, Hunt};
 use crate::fuzz::{self, Syscalls, manage};
 use crate::test::{Check, Setting};
 
@@ -36,4 +37,57 @@ pub fn manage(setting: &Setting) -> Result<Vec<Check>> {
         done.map(|done| done.to_string()),
     );
     Ok(vec![check])
+}
+
+/// Seconds of each hunt in each run of the tests, and of the long ones.
+const HUNT_SECONDS: u64 = 6;
+const LONG_HUNT_SECONDS: u64 = 600;
+/// Hunts, in the order in which they are done, and what holds whatever they do.
+const HUNTS: [(Hunt, &str); 5] = [
+    (
+        Hunt::Supervisor,
+        "hostile system calls by nobody on the supervisor harm nobody else",
+    ),
+    (
+        Hunt::Executables,
+        "no executable harms anybody but its process",
+    ),
+    (
+        Hunt::Ioctls,
+        "whatever root asks of /dev/skerry, others go on, and everything comes back",
+    ),
+    (
+        Hunt::Archives,
+        "no archive makes a kernel panic, and what its instance had comes back",
+    ),
+    (
+        Hunt::Storms,
+        "tools that are killed leave nothing that the next one minds",
+    ),
+];
+
+fn hunt(setting: &Setting, seconds: u64) -> Vec<Check> {
+    let done = hunts::hunt(
+        &HUNTS.map(|(hunt, _)| hunt),
+        &hunts::Options::new(seconds),
+        setting.machine("hunts"),
+    );
+    match done {
+        Ok(done) => HUNTS
+            .iter()
+            .zip(done.done)
+            .map(|((_, claim), told)| Check::new(*claim, Ok(told)))
+            .collect(),
+        Err(error) => vec![Check::new("hostile work harms nobody else", Err(error))],
+    }
+}
+
+/// Each hunt for some seconds.
+pub fn short_hunts(setting: &Setting) -> Result<Vec<Check>> {
+    Ok(hunt(setting, HUNT_SECONDS))
+}
+
+/// Each hunt for ten minutes.
+pub fn long_hunts(setting: &Setting) -> Result<Vec<Check>> {
+    Ok(hunt(setting, LONG_HUNT_SECONDS))
 }

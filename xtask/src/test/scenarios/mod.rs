@@ -98,6 +98,11 @@ pub fn tests() -> Vec<Test> {
             run: fuzz::run,
         },
         Test {
+            name: "machine/hunts",
+            place: SkerryMachine,
+            run: fuzz::short_hunts,
+        },
+        Test {
             name: "machine/servers",
             place: SkerryMachine,
             run: servers::run,
@@ -186,6 +191,11 @@ pub fn tests() -> Vec<Test> {
             name: "long/manage",
             place: SkerryMachine,
             run: fuzz::manage,
+        },
+        Test {
+            name: "long/hunts",
+            place: SkerryMachine,
+            run: fuzz::long_hunts,
         },
         Test {
             name: "long/ends",
