@@ -17,7 +17,6 @@ use core::fmt;
 
 use abi::errno::Errno;
 use lfmutex::Once;
-
 pub use pieces::Pieces;
 
 /// An empty list with room for `len` items.

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::errno::Errno;
-use task::Mutex;
+use task::{Mutex, Once};
 
 /// A kind of objects that users are charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,13 +89,22 @@ pub fn scale_limits(memory_bytes: usize) {
     MAX_FILES.set((memory_bytes / 10 / FILE_COST).max(LEAST_MAX_FILES));
 }
 
-/// Whether so many files more than there are may be open. `is_superuser` is asked only if not.
+static IS_UNLIMITED: Once<fn() -> bool> = Once::new();
+
+/// Installs what tells whether limits of the whole system do not concern the calling thread
+/// (`CAP_SYS_ADMIN`). Before that they concern all. Only the first call counts.
+pub fn set_unlimited(hook: fn() -> bool) {
+    IS_UNLIMITED.call_once(|| hook);
+}
+
+/// Checks that so many files more than there are may be open; the superuser's calls may have more.
 ///
 /// # Errors
 /// `ENFILE`.
 #[inline]
-pub fn check_files(more: u64, is_superuser: impl FnOnce() -> bool) -> Result<(), Errno> {
-    if census::File::count() + more <= MAX_FILES.get() as u64 || is_superuser() {
+pub fn check_files(more: u64) -> Result<(), Errno> {
+    let is_unlimited = || IS_UNLIMITED.get().is_some_and(|hook| hook());
+    if census::File::count() + more <= MAX_FILES.get() as u64 || is_unlimited() {
         Ok(())
     } else {
         Err(Errno::ENFILE)

@@ -181,9 +181,9 @@ impl Epoll {
         self.waiters.notify_and_count()
     }
 
-    /// Makes room for `items` on the ready list, on which each is at most once: none is refused when
-    /// it becomes ready. What is on the list and not watched any more goes when there is no room
-    /// beside it.
+    /// Makes room for `items` on the ready list, on which each is at most once: none is refused
+    /// when it becomes ready. What is on the list and not watched any more goes when there is no
+    /// room beside it.
     ///
     /// # Errors
     /// `ENOMEM`.

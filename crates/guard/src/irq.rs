@@ -13,9 +13,9 @@ use ::trace::{Kind, Note};
 pub use x86_spec::interrupt::MACHINE_CHECK;
 use x86_spec::interrupt::NMI;
 
-use crate::arch::{apic, cpu, ioapic, machine_check, timer};
+use crate::arch::{apic, cpu, ioapic, timer};
 use crate::cpu::CpuId;
-use crate::{BootToken, heartbeat, paging, park, rcu, role, trace};
+use crate::{BootToken, heartbeat, machine_check, paging, park, rcu, role, trace};
 
 /// Vectors below are exceptions.
 pub(crate) const FIRST_VECTOR: u8 = 0x20;

@@ -18,6 +18,7 @@ pub mod instance;
 pub mod ipi;
 pub mod irq;
 pub mod log;
+pub mod machine_check;
 pub mod mem;
 pub mod paging;
 mod panic;
@@ -33,5 +34,5 @@ pub mod stack;
 mod symbols;
 pub mod trace;
 
-pub use arch::{context, cpu, fpu, machine_check, port, timer, user};
+pub use arch::{context, cpu, fpu, port, timer, user};
 pub use authority::{Authority, BootToken, FaultToken, PowerToken};

@@ -12,10 +12,10 @@ use abi::window::State;
 use x86_spec::interrupt::{DOUBLE_FAULT, GENERAL_PROTECTION, MACHINE_CHECK, PAGE_FAULT};
 
 use crate::arch::trap::KernelFrame;
-use crate::arch::{self, machine_check, msr, probe};
+use crate::arch::{self, msr, probe};
 use crate::cpu::{self, CpuId};
 use crate::log::early;
-use crate::{ipi, park, power, role, stack, symbols};
+use crate::{ipi, machine_check, park, power, role, stack, symbols};
 
 /// Deepest back trace.
 const MAX_FRAMES: usize = 40;

@@ -30,6 +30,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 mod concurrency_tests;
 mod core_dump;
 mod fault;
+mod futex_key;
 #[cfg(not(target_os = "none"))]
 mod host;
 mod interface;
@@ -50,6 +51,7 @@ mod zero_page;
 pub use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 pub use core_dump::{DumpArea, DumpFilter};
 pub use fault::{AccessKind, FaultError};
+pub use futex_key::{FutexKey, FutexWord};
 #[cfg(target_os = "none")]
 pub(crate) use guard::mem::{Frame, LargePage};
 #[cfg(target_os = "none")]
@@ -69,9 +71,7 @@ pub use object::{Backing, Object, SharedWrites, ShmemObject};
 pub use remap::RemapOptions;
 pub use residency::{Residency, ResidentByKind};
 pub use reverse_map::{PrivateCopies, ReverseMap};
-pub use space::{
-    AddressSpace, FutexKey, FutexWord, MapRequest, Placement, ResidentBytes, SpaceStats, VmaInfo,
-};
+pub use space::{AddressSpace, MapRequest, Placement, ResidentBytes, SpaceStats, VmaInfo};
 pub use vma::{Prot, VmaFlags};
 
 /// The length in bytes rounded up to whole pages; `None` if that is beyond the address range.

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{hint, io, mem, ptr};
+use std::{io, mem, ptr};
 
 /// Code of the signal, plus one, and how many bits of its address are not known.
 static TOLD: AtomicU64 = AtomicU64::new(0);
@@ -18,7 +18,7 @@ extern "C" fn on_bus_error(_: i32, info: *const libc::siginfo_t, _: *const libc:
         )
     };
     TOLD.store(
-        u64::from(code as u32) + 1 | (bits as u64) << 32,
+        (u64::from(code as u32) + 1) | ((bits as u64) << 32),
         Ordering::Release,
     );
 }
@@ -37,7 +37,7 @@ pub fn run() -> ExitCode {
     let _ = io::stdout().flush();
     let told = loop {
         match TOLD.load(Ordering::Acquire) {
-            0 => hint::spin_loop(),
+            0 => {}
             told => break told,
         }
     };

@@ -242,8 +242,7 @@ fn multicast_has_limits() -> Result<()> {
     Ok(())
 }
 
-/// Who asks and does not receive loses the answers that its buffer has no room for, and hears of
-/// it once.
+/// Answers of netlink that their receiver has no room for are lost, and it hears of it once.
 fn netlink_overrun() -> Result<()> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
     let socket = Fd::new(call!(SYS_socket, libc::AF_NETLINK, kind, 0), "socket")?;

@@ -113,7 +113,7 @@ impl HostRequests {
         bail!("processor {number} is never in a program")
     }
 
-    /// What the monitor says to a command.
+    /// Sends a command to the monitor, and returns what it says.
     fn command(&self, command: &str, limit: Duration) -> Result<String> {
         let mut stream =
             UnixStream::connect(self.socket()).context("cannot reach QEMU's monitor")?;

@@ -85,7 +85,7 @@ pub(crate) struct CpuArea {
     /// Interrupts taken, by vector.
     pub(crate) interrupts: [AtomicU64; 256],
     /// The frame, plus one, with an error that this CPU's program has met (`machine_check`).
-    pub(super) consumed: AtomicU64,
+    pub(crate) consumed: AtomicU64,
     /// Quiescent states passed (`rcu`).
     pub(crate) quiescent: AtomicU64,
     /// The CPU sleeps, and has not switched context since.

@@ -9,7 +9,6 @@
 //! | `user`, `usercopy` | ring 3 and back; the kernel's access to user memory |
 //! | `context`, `fpu` | switching stacks; user floating-point state |
 //! | `apic`, `ioapic`, `timer` | interrupts and time |
-//! | `machine_check` | what hardware finds wrong |
 //! | `port` | I/O ports |
 
 pub(crate) mod apic;
@@ -21,7 +20,6 @@ pub mod fpu;
 mod gdt;
 mod idt;
 pub(crate) mod ioapic;
-pub mod machine_check;
 pub(crate) mod msr;
 pub mod port;
 pub mod timer;
@@ -37,7 +35,7 @@ pub(crate) use cpuinfo::cpuid;
 pub(crate) use gdt::KERNEL_DATA;
 pub(crate) use usercopy::probe;
 
-use crate::{paging, role, speculation};
+use crate::{machine_check, paging, role, speculation};
 
 /// Makes room for a further CPU; done by a running CPU before it starts that one. `false` if memory
 /// is short.

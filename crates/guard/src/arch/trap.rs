@@ -29,8 +29,8 @@ use x86_spec::control::rflags;
 use x86_spec::interrupt::{DOUBLE_FAULT, MACHINE_CHECK, NMI, PAGE_FAULT, page_fault};
 
 use super::features::{self, Features};
-use super::{cpu, machine_check, msr, user, usercopy};
-use crate::{heartbeat, irq, panic, park, role, speculation};
+use super::{cpu, msr, user, usercopy};
+use crate::{heartbeat, irq, machine_check, panic, park, role, speculation};
 
 /// Registers of interrupted kernel code, as the stubs leave them on the stack.
 #[derive(Clone, Copy, Debug)]

@@ -22,13 +22,13 @@ use mitigations::Entry;
 use x86_spec::control::rflags;
 use x86_spec::interrupt::{DEBUG, GENERAL_PROTECTION, PAGE_FAULT};
 
-use super::machine_check::{self, BadPage};
 pub use super::usercopy::{
     ShortString, UserFault, cmpxchg_u32, load_u32, load_u64, read_bytes, read_cstr, store_u8,
     store_u32, store_u64, with_value, write_bytes, zero,
 };
 use super::{cpu, gdt, msr, trap};
 use crate::irq::{self, Hook};
+use crate::machine_check::{self, BadPage};
 use crate::{BootToken, speculation};
 
 /// One past the highest address of a program.

@@ -33,8 +33,8 @@ pub use topology::cores::Sharing;
 use topology::cores::{self, State, Thread};
 use watch::Watch;
 
-use crate::arch::machine_check::BadPage;
 use crate::arch::{apic, cpu};
+use crate::machine_check::BadPage;
 use crate::mem::alloc::Block;
 use crate::mem::grant::{Granules, NoGranules};
 use crate::mem::heap::try_zeroed_box;

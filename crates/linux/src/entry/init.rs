@@ -61,12 +61,18 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     user::set_fault_handler(boot, user_loop::handle_kernel_fault);
     fs::tty::set_job_control(Arc::new(TtyJobControl));
     fs::set_keeps_setid_bits(setuid::keeps_setid_bits);
+    fs::charge::set_unlimited(is_unlimited);
     fs::sigio::set_sender(Arc::new(SigioSender));
     net::set_credentials_provider(socket::caller_ucred, socket::groups);
     net::netlink::set_taskstats_provider(taskstats::taskstats);
     net::set_timer_scheduler(timer_queue::schedule_for_socket);
     timer_queue::start();
     oom::init(boot);
+}
+
+/// Limits of the whole system do not concern kernel threads and the superuser.
+fn is_unlimited() -> bool {
+    crate::current_task().is_none_or(|task| task.cred().has_sys_admin())
 }
 
 /// Starts process 1 with these descriptors 0 to 2. When this returns it is running. With the word

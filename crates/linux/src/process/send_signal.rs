@@ -55,8 +55,8 @@ pub(crate) fn queue_timer_signal(
 }
 
 /// Signals and POSIX timers that the processes of a real user id have: what `RLIMIT_SIGPENDING`
-/// limits, and `SigQ` of `/proc/<pid>/status` shows. (Linux counts a signal for who the receiver was
-/// when it was sent.)
+/// limits, and `SigQ` of `/proc/<pid>/status` shows. (Linux counts a signal for who the receiver
+/// was when it was sent.)
 pub(crate) fn queued_by_user(user: u32) -> usize {
     if queued_by_all() == 0 {
         return 0;

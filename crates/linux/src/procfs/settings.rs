@@ -330,7 +330,7 @@ pub(super) fn apply_command_line(words: &str) {
 /// The four limits of semaphores of the caller's namespace, as `/proc/sys/kernel/sem` shows them.
 fn semaphore_limits() -> Result<Vec<u8>, Errno> {
     let ipc = &namespaces::current().ipc;
-    let [of_set, all, operations, sets] = ipc.limits.semaphores.each_ref().map(|limit| limit.get());
+    let [of_set, all, operations, sets] = ipc.limits.semaphores.each_ref().map(Limit::get);
     Ok(format!("{of_set}\t{all}\t{operations}\t{sets}\n").into_bytes())
 }
 

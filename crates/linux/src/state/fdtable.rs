@@ -57,16 +57,6 @@ pub(crate) static NR_OPEN: AtomicUsize = AtomicUsize::new(1 << 20);
 /// The least that [`NR_OPEN`] takes.
 pub(crate) const LEAST_NR_OPEN: usize = 64;
 
-/// Checks that so many files more than there are may be open, or the caller is the superuser.
-///
-/// # Errors
-/// `ENFILE`.
-#[inline]
-pub(crate) fn check_files(more: u64) -> Result<(), Errno> {
-    let is_superuser = || crate::current_task().is_none_or(|task| task.cred().has_sys_admin());
-    charge::check_files(more, is_superuser)
-}
-
 /// Numbers in the first chunk; each further one makes the table eight times as large.
 const FIRST: usize = 64;
 /// Chunks after the first, up to [`MAX_LIMIT`].
@@ -514,7 +504,7 @@ impl FdTable {
     /// # Errors
     /// `EMFILE`; `ENFILE` if it is one more than there may be.
     pub fn install(&self, file: Arc<File>, cloexec: CloseOnExec) -> SysResult {
-        check_files(0)?;
+        charge::check_files(0)?;
         self.install_lowest(file, cloexec, 0)
     }
 
@@ -533,7 +523,7 @@ impl FdTable {
     /// `EMFILE`, `ENFILE`.
     #[inline]
     pub(crate) fn check_fd_available(&self) -> Result<(), Errno> {
-        check_files(1)?;
+        charge::check_files(1)?;
         if self.files.further_are_free() && FIRST < self.limit() {
             Ok(())
         } else {
@@ -608,7 +598,7 @@ impl FdTable {
     /// `EMFILE`; `ENFILE` if there may be no further open file.
     #[inline(never)]
     pub(crate) fn reserve(&self, cloexec: CloseOnExec) -> Result<ReservedFd<'_>, Errno> {
-        check_files(1)?;
+        charge::check_files(1)?;
         let mut numbers = self.numbers.lock();
         let fd = numbers.allocate_lowest(0, self.limit(), cloexec)?;
         if let Err(error) = self.files.make_slot(fd) {

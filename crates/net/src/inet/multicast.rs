@@ -365,6 +365,7 @@ mod tests {
 
     #[test]
     fn sources_are_of_one_sort() {
+        const MOST: usize = 10;
         let [a, b]: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
         let group: IpAddr = "239.1.2.3".parse().unwrap();
         let from = |source| MembershipRequest {
@@ -374,30 +375,30 @@ mod tests {
         };
         let mut groups = Vec::new();
         assert_eq!(
-            change_source(&mut groups, &from(a), Exclude, Add),
+            change_source(&mut groups, &from(a), Exclude, Add, MOST),
             Err(Errno::EINVAL)
         );
-        join_group(&mut groups, &from(a), Exclude).unwrap();
+        join_group(&mut groups, &from(a), Exclude, (MOST, Errno::ENOBUFS)).unwrap();
         assert_eq!(
-            join_group(&mut groups, &from(a), Exclude),
+            join_group(&mut groups, &from(a), Exclude, (MOST, Errno::ENOBUFS)),
             Err(Errno::EADDRINUSE)
         );
         assert!(groups[0].allows_source(group, a));
-        change_source(&mut groups, &from(a), Exclude, Add).unwrap();
+        change_source(&mut groups, &from(a), Exclude, Add, MOST).unwrap();
         assert!(!groups[0].allows_source(group, a) && groups[0].allows_source(group, b));
         assert_eq!(
-            change_source(&mut groups, &from(b), Include, Add),
+            change_source(&mut groups, &from(b), Include, Add, MOST),
             Err(Errno::EINVAL)
         );
         assert_eq!(
-            change_source(&mut groups, &from(b), Exclude, Remove),
+            change_source(&mut groups, &from(b), Exclude, Remove, MOST),
             Err(Errno::EADDRNOTAVAIL)
         );
-        change_source(&mut groups, &from(a), Exclude, Remove).unwrap();
+        change_source(&mut groups, &from(a), Exclude, Remove, MOST).unwrap();
         // With no source named it may become the other sort.
-        change_source(&mut groups, &from(b), Include, Add).unwrap();
+        change_source(&mut groups, &from(b), Include, Add, MOST).unwrap();
         assert!(!groups[0].allows_source(group, a) && groups[0].allows_source(group, b));
-        change_source(&mut groups, &from(b), Include, Remove).unwrap();
+        change_source(&mut groups, &from(b), Include, Remove, MOST).unwrap();
         assert!(groups.is_empty());
     }
 }

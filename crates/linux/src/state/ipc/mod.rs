@@ -292,7 +292,8 @@ impl<T: IpcObject> IpcTable<T> {
     }
 
     /// The number of the object with a key (`semget(2)`, `msgget(2)`): one that is there if `fits`
-    /// says so, or else a new one by `make`, which sees the others, if there are fewer than `limit`.
+    /// says so, or else a new one by `make`, which sees the others, if there are fewer than
+    /// `limit`.
     pub(crate) fn get(
         &self,
         key: i32,

@@ -14,9 +14,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use x86_spec::interrupt::MACHINE_CHECK;
 use x86_spec::machine_check::{self as spec, Error, capabilities, global};
 
-use super::features::{self, Features};
-use super::trap::KernelFrame;
-use super::{apic, cpu, msr};
+use crate::arch::features::{self, Features};
+use crate::arch::trap::KernelFrame;
+use crate::arch::{apic, cpu, msr};
 use crate::log::early;
 use crate::mem::Page;
 use crate::mem::frame::Frame;
