@@ -14,6 +14,7 @@ use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::FaultToken;
 use guard::faults::{self, Fault};
 use guard::irq::MACHINE_CHECK;
+use guard::isolation::Part;
 use guard::machine_check;
 use task::{Event, Mutex, Once};
 
@@ -63,6 +64,10 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
     dir.add(
         "machine_checks",
         pseudo::file(PseudoAttr::new(dev, 0o400), machine_checks),
+    );
+    dir.add(
+        "isolation",
+        pseudo::file(PseudoAttr::new(dev, 0o400), || Ok(isolation())),
     );
     dir.add("trace", trace::file(dev));
     dir.add(
@@ -190,6 +195,29 @@ fn machine_checks() -> Result<Vec<u8>, Errno> {
         counts.corrected, counts.uncorrected, counts.retired, counts.parked
     )
     .into_bytes())
+}
+
+/// Pages of the kernel in the reader's tables, where it runs on tables of its own.
+fn isolation() -> Vec<u8> {
+    let mut text = String::new();
+    guard::isolation::for_each_exposed(|page| {
+        let part = match page.part {
+            Part::Text => "text",
+            Part::Interrupts => "interrupts",
+            Part::Cpu => "cpu",
+            Part::Other => "other",
+        };
+        let right = |has, letter| if has { letter } else { '-' };
+        let _ = writeln!(
+            text,
+            "{part} {:x} {}{}{}",
+            page.at,
+            right(page.write, 'w'),
+            right(page.exec, 'x'),
+            right(page.user, 'u'),
+        );
+    });
+    text.into_bytes()
 }
 
 fn locks() -> Vec<u8> {

@@ -13,8 +13,8 @@ use core::sync::atomic::Ordering;
 use abi::window::Heartbeat;
 use x86_spec::control::rflags;
 
-use crate::arch::trap::KernelFrame;
 use crate::arch::{apic, cpu, timer};
+use crate::entry::trap::KernelFrame;
 use crate::{irq, role, trace};
 
 /// The heartbeat of the CPU this runs on. Interrupts are off.

@@ -12,6 +12,7 @@ extern crate alloc;
 pub mod arch;
 mod authority;
 pub mod boot;
+mod entry;
 pub mod faults;
 mod heartbeat;
 pub mod instance;
@@ -36,3 +37,4 @@ pub mod trace;
 
 pub use arch::{context, cpu, fpu, port, timer, user};
 pub use authority::{Authority, BootToken, FaultToken, PowerToken};
+pub use entry::isolation;

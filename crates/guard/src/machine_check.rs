@@ -15,8 +15,8 @@ use x86_spec::interrupt::MACHINE_CHECK;
 use x86_spec::machine_check::{self as spec, Error, capabilities, global};
 
 use crate::arch::features::{self, Features};
-use crate::arch::trap::KernelFrame;
 use crate::arch::{apic, cpu, msr};
+use crate::entry::trap::KernelFrame;
 use crate::log::early;
 use crate::mem::Page;
 use crate::mem::frame::Frame;
@@ -251,7 +251,7 @@ fn note(at: PhysAddr) -> bool {
 
 /// The exception: returns if the interrupted code can go on, or is a program that is interrupted
 /// before it does.
-pub(super) fn on_exception(frame: &KernelFrame) -> bool {
+pub(crate) fn on_exception(frame: &KernelFrame) -> bool {
     let count = &cpu::area().interrupts[usize::from(MACHINE_CHECK)];
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     // SAFETY: the register exists where the exception does.

@@ -11,9 +11,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use abi::window::State;
 use x86_spec::interrupt::{DOUBLE_FAULT, GENERAL_PROTECTION, MACHINE_CHECK, PAGE_FAULT};
 
-use crate::arch::trap::KernelFrame;
 use crate::arch::{self, msr, probe};
 use crate::cpu::{self, CpuId};
+use crate::entry::trap::KernelFrame;
 use crate::log::early;
 use crate::{ipi, machine_check, park, power, role, stack, symbols};
 

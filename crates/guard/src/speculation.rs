@@ -1,9 +1,9 @@
 //! What is done about weaknesses of the processor (`docs/mitigations.md`). What that is, the crate
 //! `mitigations` says; here it is read from the processor and carried out.
 //!
-//! Registers that hold for good are written when a CPU is set up. There are three routines of each
-//! kind by which a CPU enters the kernel and leaves it (`user`, `trap`), of which one is chosen
-//! before the first program runs, so that one which does nothing costs nothing.
+//! Registers that hold for good are written when a CPU is set up. There are several routines of
+//! each kind by which a CPU enters the kernel and leaves it (`user`, `trap`, `isolation`), of which
+//! one is chosen before the first program runs, so that one which does nothing costs nothing.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -16,7 +16,8 @@ use x86_spec::msr::{
     SPEC_CTRL, TSX_CTRL, TSX_OFF, arch_capabilities, efer,
 };
 
-use crate::arch::{KERNEL_DATA, cpu, cpuid, msr};
+use crate::arch::{cpu, cpuid, msr};
+use crate::entry::gdt::KERNEL_DATA;
 use crate::role;
 
 /// Report on the processors, and the plan that is carried out: with `mitigations=force` another one
@@ -28,10 +29,15 @@ struct State {
 
 static STATE: Once<State> = Once::new();
 
-/// The routines of entry and exit, as a number, for the assembly in `user`.
-pub(crate) static ENTRY: AtomicU8 = AtomicU8::new(Entry::Plain as u8);
-/// Number of the routines that restrict branches.
-pub(crate) const RESTRICT_BRANCHES: u8 = Entry::RestrictBranches as u8;
+/// The routines of entry and exit, for the assembly in `user`: 0 for those that do nothing but the
+/// work, otherwise with the bits below where they do that too.
+pub(crate) static ENTRY: AtomicU8 = AtomicU8::new(0);
+/// Bit of the routines that clear buffers; all that do anything do that.
+const CLEAR_BUFFERS: u8 = 1;
+/// Bit of those that restrict branches.
+pub(crate) const RESTRICT_BRANCHES: u8 = 2;
+/// Bit of those that change page tables (`isolation`).
+pub(crate) const ISOLATE: u8 = 4;
 /// Lower half of the register for speculation while the kernel runs; its upper half is 0.
 pub(crate) static KERNEL_SPEC_CTRL: AtomicU32 = AtomicU32::new(0);
 /// Operand of VERW: a selector that may be written through. Only in this form, with memory as its
@@ -94,11 +100,19 @@ fn find() -> State {
     let mode = role::mitigations();
     let report = Report::new(Processor::read(cpuid, read_microcode), mode);
     let plan = if mode.force && is_emulated() {
-        Plan::forced()
+        Plan::forced(mode)
     } else {
         report.plan
     };
-    ENTRY.store(plan.entry as u8, Ordering::Relaxed);
+    let mut entry = match plan.entry {
+        Entry::Plain => 0,
+        Entry::ClearBuffers => CLEAR_BUFFERS,
+        Entry::RestrictBranches => CLEAR_BUFFERS | RESTRICT_BRANCHES,
+    };
+    if plan.isolate {
+        entry |= CLEAR_BUFFERS | ISOLATE;
+    }
+    ENTRY.store(entry, Ordering::Relaxed);
     KERNEL_SPEC_CTRL.store(plan.kernel_spec_ctrl as u32, Ordering::Relaxed);
     FILL_RETURN_STACK.store(plan.fill_return_stack, Ordering::Relaxed);
     State { report, plan }
@@ -107,6 +121,11 @@ fn find() -> State {
 /// The routines by which CPUs enter the kernel and leave it.
 pub(crate) fn entry() -> Entry {
     state().plan.entry
+}
+
+/// Whether programs run on page tables without the kernel.
+pub(crate) fn isolates() -> bool {
+    state().plan.isolate
 }
 
 /// Makes this CPU forget what its last owner left, and sets the registers that hold for good.
@@ -169,7 +188,7 @@ pub(crate) fn clear_buffers() {
 /// in them what this one did last, if they are cleared at all.
 #[inline]
 pub(crate) fn before_sleep() {
-    if ENTRY.load(Ordering::Relaxed) != Entry::Plain as u8 {
+    if ENTRY.load(Ordering::Relaxed) != 0 {
         clear_buffers();
     }
 }

@@ -38,7 +38,19 @@ bitflags! {
     }
 }
 
-/// Choice of whoever starts the kernel: `mitigations=` on its command line.
+/// Choice of page-table isolation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// As the processor needs, unless mitigations are off.
+    #[default]
+    Auto,
+    /// On any processor.
+    On,
+    /// On none.
+    Off,
+}
+
+/// Choice of whoever starts the kernel: `mitigations=`, `pti=` and `nopti` on its command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mode {
     /// Nothing is done that costs time while programs run.
@@ -48,31 +60,31 @@ pub struct Mode {
     /// All that is done on any processor is done on this one. Only emulators are forced: what a
     /// processor does not have it must not be asked for.
     pub force: bool,
+    /// Page-table isolation.
+    pub isolation: Isolation,
 }
 
 impl Mode {
     /// The last `mitigations=` among the words of a command line: `auto`, `off`, `auto,nosmt` or
-    /// `force`. Others mean `auto`.
+    /// `force`; and the last of `pti=auto`, `pti=on`, `pti=off` and `nopti`, as on Linux. Others
+    /// mean `auto`.
     #[must_use]
     pub fn parse(cmdline: &str) -> Self {
-        let value = cmdline
-            .split_whitespace()
-            .rev()
-            .find_map(|word| word.strip_prefix("mitigations="));
-        match value {
-            Some("off") => Self {
-                off: true,
-                ..Self::default()
+        let words = || cmdline.split_whitespace().rev();
+        let value = words().find_map(|word| word.strip_prefix("mitigations="));
+        let isolation = words().find_map(|word| match word {
+            "nopti" => Some("off"),
+            _ => word.strip_prefix("pti="),
+        });
+        Self {
+            off: value == Some("off"),
+            single_threads: value == Some("auto,nosmt"),
+            force: value == Some("force"),
+            isolation: match isolation {
+                Some("on") => Isolation::On,
+                Some("off") => Isolation::Off,
+                _ => Isolation::Auto,
             },
-            Some("auto,nosmt") => Self {
-                single_threads: true,
-                ..Self::default()
-            },
-            Some("force") => Self {
-                force: true,
-                ..Self::default()
-            },
-            _ => Self::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use x86_spec::msr::{arch_capabilities as arch, spec_ctrl};
 
-use crate::{Bugs, Capabilities, Mode, Processor, Restrictions};
+use crate::{Bugs, Capabilities, Isolation, Mode, Processor, Restrictions};
 
 /// Means against steered indirect branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,9 @@ pub struct Plan {
     pub tsa: Buffers,
     /// Routines of entry and exit.
     pub entry: Entry,
+    /// Programs run on page tables without the kernel. Their routines of entry and exit clear
+    /// buffers in any case.
+    pub isolate: bool,
     /// The register [`x86_spec::msr::SPEC_CTRL`] is there.
     pub has_spec_ctrl: bool,
     /// Value of that register while the kernel runs.
@@ -134,6 +137,11 @@ impl Plan {
                 _ if clear => Entry::ClearBuffers,
                 _ => Entry::Plain,
             },
+            isolate: match mode.isolation {
+                Isolation::Auto => wanted && bugs.contains(Bugs::MELTDOWN),
+                Isolation::On => true,
+                Isolation::Off => false,
+            },
             has_spec_ctrl: processor
                 .capabilities
                 .intersects(Capabilities::IBRS | Capabilities::STIBP | Capabilities::SSBD),
@@ -176,9 +184,9 @@ impl Plan {
     }
 
     /// The plan of a processor that needs and has everything, for emulators: they ignore writes to
-    /// registers that they do not know.
+    /// registers that they do not know. Isolation can be left out.
     #[must_use]
-    pub fn forced() -> Self {
+    pub fn forced(mode: Mode) -> Self {
         Self {
             branches: Branches::AtEntry,
             mds: Buffers::Cleared,
@@ -187,6 +195,7 @@ impl Plan {
             rfds: Buffers::Cleared,
             tsa: Buffers::Cleared,
             entry: Entry::RestrictBranches,
+            isolate: mode.isolation != Isolation::Off,
             has_spec_ctrl: true,
             kernel_spec_ctrl: spec_ctrl::IBRS,
             user_spec_ctrl: 0,

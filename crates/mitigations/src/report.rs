@@ -153,6 +153,7 @@ impl fmt::Display for Line {
             return f.write_str("Not affected");
         }
         match self.of {
+            Vulnerability::Meltdown if plan.isolate => f.write_str("Mitigation: PTI"),
             Vulnerability::Meltdown
             | Vulnerability::SpecRstackOverflow
             | Vulnerability::IndirectTargetSelection

@@ -324,6 +324,30 @@ fn a_plan_is_what_the_processor_needs_and_has() {
     assert_eq!(plan(&asks, "").entry, Entry::Plain);
 }
 
+/// As on Linux the choice of isolation counts for more than that of all mitigations.
+#[test]
+fn isolation_is_for_meltdown_or_by_choice() {
+    for (cmdline, affected, spared) in [
+        ("", true, false),
+        ("pti=auto", true, false),
+        ("mitigations=off", false, false),
+        ("pti=on", true, true),
+        ("mitigations=off pti=on", true, true),
+        ("pti=off", false, false),
+        ("nopti", false, false),
+        ("pti=on nopti", false, false),
+        ("nopti pti=on", true, true),
+        ("pti=of", true, false),
+    ] {
+        let isolates = |processor: Processor| plan(&processor, cmdline).isolate;
+        assert_eq!(isolates(broadwell()), affected, "{cmdline:?}");
+        assert_eq!(isolates(cascade_lake()), spared, "{cmdline:?}");
+        assert_eq!(isolates(zen_2()), spared, "{cmdline:?}");
+    }
+    let forced = |cmdline| Plan::forced(Mode::parse(cmdline)).isolate;
+    assert!(forced("mitigations=force") && !forced("mitigations=force pti=off"));
+}
+
 /// Without SMEP a return at the entry could be steered before the register is written.
 #[test]
 fn entries_are_restricted_with_smep_only() {
@@ -382,7 +406,7 @@ fn what_programs_are_told() {
     use Vulnerability::*;
     let old = broadwell();
     for (of, told) in [
-        (Meltdown, "Vulnerable"),
+        (Meltdown, "Mitigation: PTI"),
         (
             SpectreV1,
             "Mitigation: usercopy/swapgs barriers and __user pointer sanitization",
@@ -449,6 +473,8 @@ fn what_programs_are_told() {
         "Vulnerable; STIBP: disabled; PBRSB-eIBRS: Not affected; BHI: Not affected"
     );
     assert_eq!(line(&emulated(), Meltdown, false), "Not affected");
+    let without = Report::new(old, Mode::parse("nopti"));
+    assert_eq!(without.line(Meltdown, true).to_string(), "Vulnerable");
 }
 
 /// A processor with leaves 7 (with its part 2), 0x8000_0008 and 0x8000_0021 in which one bit is

@@ -155,8 +155,12 @@ fn try_create(call: &mut Create) -> Result<()> {
         ""
     };
     // The supervisor's choice, unless the instance has its own, which comes behind.
-    let mitigations = guard::role::cmdline_value("mitigations")
-        .map_or_else(String::new, |choice| format!("mitigations={choice} "));
+    let mut mitigations = String::new();
+    for name in ["mitigations", "pti"] {
+        if let Some(choice) = guard::role::cmdline_value(name) {
+            mitigations += &format!("{name}={choice} ");
+        }
+    }
     let cmdline = format!("{mitigations}{trace}{more}");
     let spec = Spec {
         id,

@@ -35,6 +35,7 @@ mod inet;
 mod inet_sockets;
 mod inotify;
 mod ipc;
+mod isolation;
 mod job_control;
 mod klog;
 mod large_pages;
@@ -121,6 +122,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         mm_stress::CHECKS,
         tlb_coherence::CHECKS,
         shootdowns::CHECKS,
+        isolation::CHECKS,
         mappings::CHECKS,
         mm_queries::CHECKS,
         large_pages::CHECKS,

@@ -130,7 +130,7 @@ fn processors() -> Result<[usize; 2]> {
     Ok([first, permitted.next().unwrap_or(first)])
 }
 
-fn keep_to(cpu: usize) -> io::Result<()> {
+pub fn keep_to(cpu: usize) -> io::Result<()> {
     // SAFETY: the set is as large as the call is told, and the number within it.
     checked(unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();

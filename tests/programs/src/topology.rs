@@ -47,7 +47,7 @@ fn of_cpu(cpu: usize, name: &str) -> Result<String> {
     fs::read_to_string(&path).context(path)
 }
 
-fn online() -> Result<Vec<usize>> {
+pub fn online() -> Result<Vec<usize>> {
     list(&fs::read_to_string("/sys/devices/system/cpu/online")?)
 }
 

@@ -21,10 +21,10 @@ use x86_spec::segment::Tss;
 pub(crate) use super::cpuinfo::levels;
 pub use super::cpuinfo::{CpuInfo, brand, topology};
 use super::features::{self, Features};
-use super::gdt::Gdt;
 use super::{msr, timer};
+use crate::entry::gdt::Gdt;
 use crate::mem::percpu::{self, CpuCache};
-use crate::{heartbeat, role, speculation};
+use crate::{heartbeat, isolation, role, speculation};
 
 /// Most CPUs of one instance.
 pub const MAX_CPUS: usize = abi::descriptor::MAX_CPUS;
@@ -40,11 +40,65 @@ impl core::fmt::Display for CpuId {
 }
 
 /// Bytes of each of the three stacks that NMI, double fault and machine check run on.
-pub(super) const IST_STACK_BYTES: usize = 8 << 10;
+const IST_STACK_BYTES: usize = 8 << 10;
 
-/// Stack of an NMI, double fault or machine check handler.
+/// Stack of an entry.
 #[repr(C, align(16))]
-pub(super) struct IstStack(UnsafeCell<[u8; IST_STACK_BYTES]>);
+struct EntryStack<const BYTES: usize>(UnsafeCell<[u8; BYTES]>);
+
+impl<const BYTES: usize> EntryStack<BYTES> {
+    const fn new() -> Self {
+        Self(UnsafeCell::new([0; BYTES]))
+    }
+}
+
+/// Bytes of the stack on which exceptions and interrupts arrive from a program that has no other of
+/// the kernel's stacks in its tables.
+const ENTRY_STACK_BYTES: usize = 1 << 10;
+
+/// Part of a CPU's area that is in a program's tables even where they do not have the kernel
+/// (`isolation`): what the processor and the first instructions of an entry need, in whole pages.
+#[repr(C, align(4096))]
+pub(crate) struct EntryArea {
+    /// A program's register, for a few instructions.
+    scratch: AtomicUsize,
+    /// CR3 for the kernel, while a program's tables are active.
+    pub(crate) kernel_cr3: AtomicU64,
+    /// CR3 for the program. Without the bit of `keep` the translations under its identifier are
+    /// dropped at the next return to ring 3.
+    pub(crate) user_cr3: AtomicU64,
+    /// Bit of CR3 that keeps translations; 0 where there are no identifiers.
+    pub(crate) keep: AtomicU64,
+    /// Stack of entries from ring 3.
+    stack: EntryStack<ENTRY_STACK_BYTES>,
+    /// Task state segment of such a CPU: its stack for entries from ring 3 is that one.
+    pub(crate) tss: UnsafeCell<Tss>,
+    /// Descriptor table of such a CPU.
+    pub(crate) gdt: UnsafeCell<Gdt>,
+    /// Stack of the NMI handler.
+    nmi_stack: EntryStack<IST_STACK_BYTES>,
+    /// Stack of the double fault handler.
+    double_fault_stack: EntryStack<IST_STACK_BYTES>,
+    /// Stack of the machine check handler.
+    machine_check_stack: EntryStack<IST_STACK_BYTES>,
+}
+
+impl EntryArea {
+    const fn new() -> Self {
+        Self {
+            scratch: AtomicUsize::new(0),
+            kernel_cr3: AtomicU64::new(0),
+            user_cr3: AtomicU64::new(0),
+            keep: AtomicU64::new(0),
+            stack: EntryStack::new(),
+            tss: UnsafeCell::new(Tss::new([0; 7])),
+            gdt: UnsafeCell::new(Gdt::new()),
+            nmi_stack: EntryStack::new(),
+            double_fault_stack: EntryStack::new(),
+            machine_check_stack: EntryStack::new(),
+        }
+    }
+}
 
 /// Per-CPU area. The assembly in `trap` and `user` uses the offsets below.
 #[repr(C, align(64))]
@@ -79,9 +133,9 @@ pub(crate) struct CpuArea {
     _tss_offset: AtomicU32,
     /// Task state segment: holds the kernel stack pointer for entries from ring 3, and the three
     /// special stacks.
-    pub(super) tss: UnsafeCell<Tss>,
+    pub(crate) tss: UnsafeCell<Tss>,
     /// Descriptor table.
-    pub(super) gdt: UnsafeCell<Gdt>,
+    pub(crate) gdt: UnsafeCell<Gdt>,
     /// Interrupts taken, by vector.
     pub(crate) interrupts: [AtomicU64; 256],
     /// The frame, plus one, with an error that this CPU's program has met (`machine_check`).
@@ -90,21 +144,17 @@ pub(crate) struct CpuArea {
     pub(crate) quiescent: AtomicU64,
     /// The CPU sleeps, and has not switched context since.
     pub(crate) idle: AtomicBool,
-    /// Stack of the NMI handler.
-    pub(super) nmi_stack: IstStack,
-    /// Stack of the double fault handler.
-    pub(super) double_fault_stack: IstStack,
-    /// Stack of the machine check handler.
-    pub(super) machine_check_stack: IstStack,
+    /// Part that programs' tables may have.
+    pub(crate) entry: EntryArea,
 }
 
-// SAFETY: the cells are the TSS and GDT, written by the owning CPU before it loads them and, for
+// SAFETY: the cells are the TSSs and GDTs, written by the owning CPU before it loads them and, for
 // the kernel stack pointer in the TSS, by its assembly with interrupts off; and the stacks, which
 // only the processor and the handlers on them use.
 unsafe impl Sync for CpuArea {}
 
 /// `gs:` offset of [`CpuArea::user_regs`].
-pub(super) const GS_USER_REGS: usize = offset_of!(CpuArea, user_regs);
+pub(crate) const GS_USER_REGS: usize = offset_of!(CpuArea, user_regs);
 /// `gs:` offset of [`CpuArea::scratch`].
 pub(super) const GS_SCRATCH: usize = offset_of!(CpuArea, scratch);
 /// `gs:` offset of [`CpuArea::zero`].
@@ -112,20 +162,30 @@ pub(super) const GS_ZERO: usize = offset_of!(CpuArea, zero);
 /// `gs:` offset of [`CpuArea::user_spec_ctrl`].
 pub(super) const GS_USER_SPEC_CTRL: usize = offset_of!(CpuArea, user_spec_ctrl);
 /// `gs:` offset of the kernel stack pointer for entries from ring 3, in the task state segment.
-pub(super) const GS_KERNEL_RSP: usize = offset_of!(CpuArea, tss) + offset_of!(Tss, rsp0);
+pub(crate) const GS_KERNEL_RSP: usize = offset_of!(CpuArea, tss) + offset_of!(Tss, rsp0);
+/// `gs:` offset of [`EntryArea::scratch`].
+pub(crate) const GS_ENTRY_SCRATCH: usize = offset_of!(CpuArea, entry.scratch);
+/// `gs:` offset of [`EntryArea::kernel_cr3`].
+pub(crate) const GS_KERNEL_CR3: usize = offset_of!(CpuArea, entry.kernel_cr3);
+/// `gs:` offset of [`EntryArea::user_cr3`].
+pub(crate) const GS_USER_CR3: usize = offset_of!(CpuArea, entry.user_cr3);
+/// `gs:` offset of [`EntryArea::keep`].
+pub(crate) const GS_KEEP: usize = offset_of!(CpuArea, entry.keep);
+/// Distance from the area's start to the top of the stack of entries from ring 3.
+pub(crate) const ENTRY_STACK_TOP: usize = offset_of!(CpuArea, entry.stack) + ENTRY_STACK_BYTES;
 /// Distance from the area's start to the top of each special stack, by which the handlers on them
 /// find the area.
-pub(super) const NMI_STACK_TOP: usize = offset_of!(CpuArea, nmi_stack) + IST_STACK_BYTES;
-pub(super) const DOUBLE_FAULT_STACK_TOP: usize =
-    offset_of!(CpuArea, double_fault_stack) + IST_STACK_BYTES;
-pub(super) const MACHINE_CHECK_STACK_TOP: usize =
-    offset_of!(CpuArea, machine_check_stack) + IST_STACK_BYTES;
+pub(crate) const NMI_STACK_TOP: usize = offset_of!(CpuArea, entry.nmi_stack) + IST_STACK_BYTES;
+pub(crate) const DOUBLE_FAULT_STACK_TOP: usize =
+    offset_of!(CpuArea, entry.double_fault_stack) + IST_STACK_BYTES;
+pub(crate) const MACHINE_CHECK_STACK_TOP: usize =
+    offset_of!(CpuArea, entry.machine_check_stack) + IST_STACK_BYTES;
 
 const _: () = {
     assert!(offset_of!(CpuArea, this) == 0);
     // Naturally aligned, so that the one store per user entry does not straddle cache lines.
     assert!(GS_KERNEL_RSP.is_multiple_of(8));
-    assert!(NMI_STACK_TOP.is_multiple_of(16));
+    assert!(NMI_STACK_TOP.is_multiple_of(16) && ENTRY_STACK_TOP.is_multiple_of(16));
     assert!(offset_of!(CpuArea, pinned).is_multiple_of(8));
     assert!(offset_of!(CpuArea, irq_depth) == offset_of!(CpuArea, pinned) + 4);
 };
@@ -152,9 +212,7 @@ impl CpuArea {
             consumed: AtomicU64::new(0),
             quiescent: AtomicU64::new(0),
             idle: AtomicBool::new(false),
-            nmi_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
-            double_fault_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
-            machine_check_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
+            entry: EntryArea::new(),
         }
     }
 }
@@ -171,13 +229,14 @@ pub(super) fn allocate_area(cpu: CpuId) -> bool {
     let Some(slot) = AREAS.get(cpu.0 as usize) else {
         return false;
     };
-    if cpu.0 == 0 || !slot.load(Ordering::Acquire).is_null() {
+    if !slot.load(Ordering::Acquire).is_null() {
         return true;
     }
     // SAFETY: the layout has a size; the result is checked. All-zero bytes are a valid `CpuArea`
     // (atomics, integers, bytes).
     let area = unsafe { alloc_zeroed(Layout::new::<CpuArea>()) }.cast::<CpuArea>();
-    if area.is_null() {
+    // SAFETY: just allocated, and valid, unless memory is short.
+    if !unsafe { area.as_ref() }.is_some_and(isolation::expose_area) {
         return false;
     }
     // Never freed: a CPU that is given away and comes back finds it again. If another thread was

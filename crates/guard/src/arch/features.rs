@@ -12,6 +12,7 @@ use super::msr::MemoryType::{
     Uncached, UncachedMinus, WriteBack, WriteCombining, WriteProtected, WriteThrough,
 };
 use super::msr::{self, efer};
+use crate::isolation;
 
 static FEATURES: AtomicU32 = AtomicU32::new(0);
 
@@ -50,7 +51,11 @@ const _: () = assert!(PAT_LAYOUT == 0x0407_0506_0007_0106);
 /// survive.
 pub(super) fn enable() {
     let features = get();
-    let mut cr4_value = cr4::PAE | cr4::PGE | cr4::OSFXSR | cr4::OSXMMEXCPT;
+    let mut cr4_value = cr4::PAE | cr4::OSFXSR | cr4::OSXMMEXCPT;
+    // What is cached of the kernel must not outlive the change to a program's tables.
+    if !isolation::is_on() {
+        cr4_value |= cr4::PGE;
+    }
     for (feature, bit) in [
         (Features::MCE, cr4::MCE),
         (Features::UMIP, cr4::UMIP),

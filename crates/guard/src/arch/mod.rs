@@ -5,7 +5,6 @@
 //! |---|---|
 //! | `features`, `cpuinfo` | what CPUID promises, decided once on the first CPU; what it says of itself |
 //! | `cpu` | the per-CPU area, `CpuLocal`, interrupt enable, idle |
-//! | `gdt`, `idt`, `trap` | descriptor tables; the only ways into the kernel |
 //! | `user`, `usercopy` | ring 3 and back; the kernel's access to user memory |
 //! | `context`, `fpu` | switching stacks; user floating-point state |
 //! | `apic`, `ioapic`, `timer` | interrupts and time |
@@ -17,25 +16,22 @@ pub mod cpu;
 mod cpuinfo;
 pub(crate) mod features;
 pub mod fpu;
-mod gdt;
-mod idt;
 pub(crate) mod ioapic;
 pub(crate) mod msr;
 pub mod port;
 pub mod timer;
-pub(crate) mod trap;
 pub mod user;
-mod usercopy;
+pub(crate) mod usercopy;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::descriptor::FLAG_X2APIC;
 use cpu::CpuId;
 pub(crate) use cpuinfo::cpuid;
-pub(crate) use gdt::KERNEL_DATA;
 pub(crate) use usercopy::probe;
 
-use crate::{machine_check, paging, role, speculation};
+use crate::entry::{gdt, idt};
+use crate::{isolation, machine_check, paging, role, speculation};
 
 /// Makes room for a further CPU; done by a running CPU before it starts that one. `false` if memory
 /// is short.
@@ -54,9 +50,11 @@ pub(crate) fn init_cpu(cpu: CpuId) {
     let descriptor = role::descriptor();
     if cpu.0 == 0 {
         features::detect();
+        isolation::init();
     }
     features::enable();
     let area = cpu::install_area(cpu);
+    isolation::init_cpu(area);
     gdt::load(area, cpu);
     // Loading selectors cleared the GS base: set it again, and zero what a program may have left in
     // the others.

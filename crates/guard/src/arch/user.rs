@@ -26,10 +26,11 @@ pub use super::usercopy::{
     ShortString, UserFault, cmpxchg_u32, load_u32, load_u64, read_bytes, read_cstr, store_u8,
     store_u32, store_u64, with_value, write_bytes, zero,
 };
-use super::{cpu, gdt, msr, trap};
+use super::{cpu, msr};
+use crate::entry::{gdt, trap};
 use crate::irq::{self, Hook};
 use crate::machine_check::{self, BadPage};
-use crate::{BootToken, speculation};
+use crate::{BootToken, isolation, speculation};
 
 /// One past the highest address of a program.
 pub const USER_END: usize = abi::layout::USER_END;
@@ -107,7 +108,7 @@ macro_rules! with_registers {
         }
     };
 }
-pub(super) use with_registers;
+pub(crate) use with_registers;
 
 /// Loads the program's registers from the [`UserRegs`] at RDI, but RDI and RSP.
 macro_rules! load_registers {
@@ -253,7 +254,7 @@ pub(super) fn init_cpu() {
         msr::write(msr::STAR, msr::star(gdt::SYSRET_BASE, gdt::KERNEL_CODE));
         msr::write(
             msr::LSTAR,
-            syscall_entry_of(speculation::entry()) as *const () as u64,
+            syscall_entry_of(speculation::entry(), isolation::is_on()) as *const () as u64,
         );
         msr::write(msr::CSTAR, 0);
         msr::write(msr::SFMASK, SYSCALL_FLAG_MASK);
@@ -262,11 +263,13 @@ pub(super) fn init_cpu() {
 }
 
 /// The entry of SYSCALL among those of the kind.
-fn syscall_entry_of(entry: Entry) -> unsafe extern "sysv64" fn() {
-    match entry {
-        Entry::Plain => syscall_entry,
-        Entry::ClearBuffers => syscall_entry_clear,
-        Entry::RestrictBranches => syscall_entry_restrict,
+fn syscall_entry_of(entry: Entry, isolated: bool) -> unsafe extern "sysv64" fn() {
+    match (entry, isolated) {
+        (Entry::Plain, false) => syscall_entry,
+        (Entry::ClearBuffers, false) => syscall_entry_clear,
+        (Entry::RestrictBranches, false) => syscall_entry_restrict,
+        (Entry::Plain | Entry::ClearBuffers, true) => isolation::skerry_isolated_syscall,
+        (Entry::RestrictBranches, true) => isolation::skerry_isolated_syscall_restrict,
     }
 }
 
@@ -400,13 +403,15 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, fast: &FastPath<'_, C>) -> R
             "iretq",
             // The same with what the processor needs; buffers are cleared last.
             "4:",
-            "cmp byte ptr [rip + {entry}], {restrict_branches}",
-            "jne 5f",
+            "test byte ptr [rip + {entry}], {restrict_branches}",
+            "jz 5f",
             "mov ecx, {spec_ctrl}",
             "mov eax, gs:[{gs_user_spec_ctrl}]",
             "xor edx, edx",
             "wrmsr",
             "5:",
+            "test byte ptr [rip + {entry}], {isolate}",
+            "jnz 7f",
             "test sil, sil",
             load_registers!(),
             "jz 6f",
@@ -419,6 +424,18 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, fast: &FastPath<'_, C>) -> R
             "verw word ptr [rip + {selector}]",
             "swapgs",
             "iretq",
+            // The same on tables without the kernel, where only the entry stack is.
+            "7:",
+            "test sil, sil",
+            load_registers!(),
+            "jz 8f",
+            "mov rsp, [rdi + {rsp}]", "mov rdi, [rdi + {rdi}]",
+            "jmp {leave_by_sysret}",
+            "8:",
+            "mov rsp, gs:[0]",
+            "lea rsp, [rsp + {entry_stack_top}]",
+            push_frame!(),
+            "jmp {leave_by_iret}",
             "3:",
             "mov r9, [rsp + 8]",
             "add rsp, 40",
@@ -432,6 +449,10 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, fast: &FastPath<'_, C>) -> R
             user_code = const gdt::USER_CODE,
             entry = sym speculation::ENTRY,
             restrict_branches = const speculation::RESTRICT_BRANCHES,
+            isolate = const speculation::ISOLATE,
+            leave_by_sysret = sym isolation::skerry_leave_by_sysret,
+            leave_by_iret = sym isolation::skerry_leave_by_iret,
+            entry_stack_top = const cpu::ENTRY_STACK_TOP,
             spec_ctrl = const msr::SPEC_CTRL,
             gs_user_spec_ctrl = const cpu::GS_USER_SPEC_CTRL,
             selector = sym speculation::VERW_SELECTOR,
@@ -459,23 +480,25 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, fast: &FastPath<'_, C>) -> R
 /// RIP comes from an instruction that was executed, below `USER_END`, and is not the function's to
 /// change.
 ///
-/// `entering` are lines of before the call, which may change RCX, RDX, R8 and R9; `leaving` those
-/// of before the registers are loaded, which may change RDX and R8 to R10; `last` those of before
-/// the end, which change flags only.
+/// `arriving` are the first lines, up to where the kernel's tables are in force and the stack
+/// pointer is in `scratch`; `entering` those of before the call, which may change RCX, RDX, R8 and
+/// R9; `leaving` those of before the registers are loaded, which may change RDX and R8 to R10;
+/// `last` the end, which changes flags only.
 macro_rules! syscall_entry {
     (
         $(#[$meta:meta])*
-        $name:ident,
-        entering: [$($entering:literal),*],
-        leaving: [$($leaving:literal),*],
-        last: [$($last:literal),*]
+        $vis:vis $name:ident,
+        scratch: $scratch:expr,
+        arriving: [$($arriving:expr),*],
+        entering: [$($entering:expr),*],
+        leaving: [$($leaving:expr),*],
+        last: [$($last:expr),*]
     ) => {
         $(#[$meta])*
         #[unsafe(naked)]
-        unsafe extern "sysv64" fn $name() {
+        $vis unsafe extern "sysv64" fn $name() {
             with_registers!(naked_asm (
-                "swapgs",
-                "mov gs:[{gs_scratch}], rsp",
+                $($arriving,)*
                 "mov rsp, gs:[{gs_user_regs}]",
                 "mov [rsp + {orig_rax}], rax",
                 "mov [rsp + {rip}], rcx", "mov [rsp + {rflags}], r11", "mov [rsp + {rdx}], rdx",
@@ -514,8 +537,6 @@ macro_rules! syscall_entry {
                 "mov r8, [rcx + {r8}]", "mov r9, [rcx + {r9}]", "mov r10, [rcx + {r10}]",
                 "mov rsp, [rcx + {rsp}]", "mov rcx, [rcx + {rip}]",
                 $($last,)*
-                "swapgs",
-                "sysretq",
                 "3:",
                 "xor eax, eax",
                 "mov edx, 1",
@@ -527,7 +548,7 @@ macro_rules! syscall_entry {
                 "mov [rcx + {r15}], r15",
                 "mov eax, {syscall}",
                 "ret",
-                "/* {rcx} {r11} {selector} {spec_ctrl} {kernel} {gs_user_spec_ctrl} */",
+                "/* {rcx} {r11} {selector} {spec_ctrl} {kernel} {gs_user_spec_ctrl} {leave} */",
             )
                 syscall = const SYSCALL,
                 slow = const FLAGS_SLOW,
@@ -537,7 +558,8 @@ macro_rules! syscall_entry {
                 context = const STACK_CONTEXT,
                 stop = const STACK_STOP,
                 regs = const STACK_REGS,
-                gs_scratch = const cpu::GS_SCRATCH,
+                leave = sym isolation::skerry_leave_by_sysret,
+                gs_scratch = const $scratch,
                 gs_user_regs = const cpu::GS_USER_REGS,
                 gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
                 gs_zero = const cpu::GS_ZERO,
@@ -550,41 +572,77 @@ macro_rules! syscall_entry {
     };
 }
 
+/// First lines of an entry on tables that the kernel shares with the program.
+macro_rules! arrive {
+    () => {
+        "swapgs\nmov gs:[{gs_scratch}], rsp"
+    };
+}
+
+/// Restricts indirect branches, as `syscall_entry!`'s `entering`.
+macro_rules! restrict {
+    () => {
+        "mov r8d, eax\nmov ecx, {spec_ctrl}\nmov eax, [rip + {kernel}]\nxor edx, edx\nwrmsr\n\
+         mov eax, r8d"
+    };
+}
+
+/// Lifts the restriction, as `syscall_entry!`'s `leaving`.
+macro_rules! lift {
+    () => {
+        "mov r8, rax\nmov r9, rcx\nmov ecx, {spec_ctrl}\nmov eax, gs:[{gs_user_spec_ctrl}]\n\
+         xor edx, edx\nwrmsr\nmov rax, r8\nmov rcx, r9"
+    };
+}
+
 syscall_entry! {
     /// The entry of processors that need nothing.
-    syscall_entry, entering: [], leaving: [], last: []
+    syscall_entry,
+    scratch: cpu::GS_SCRATCH,
+    arriving: [arrive!()],
+    entering: [],
+    leaving: [],
+    last: ["swapgs", "sysretq"]
 }
 
 syscall_entry! {
     /// The entry that clears buffers before it leaves.
     syscall_entry_clear,
+    scratch: cpu::GS_SCRATCH,
+    arriving: [arrive!()],
     entering: [],
     leaving: [],
-    last: ["verw word ptr [rip + {selector}]"]
+    last: ["verw word ptr [rip + {selector}]", "swapgs", "sysretq"]
 }
 
 syscall_entry! {
     /// The entry that restricts indirect branches until it leaves, and clears buffers.
     syscall_entry_restrict,
-    entering: [
-        "mov r8d, eax",
-        "mov ecx, {spec_ctrl}",
-        "mov eax, [rip + {kernel}]",
-        "xor edx, edx",
-        "wrmsr",
-        "mov eax, r8d"
-    ],
-    leaving: [
-        "mov r8, rax",
-        "mov r9, rcx",
-        "mov ecx, {spec_ctrl}",
-        "mov eax, gs:[{gs_user_spec_ctrl}]",
-        "xor edx, edx",
-        "wrmsr",
-        "mov rax, r8",
-        "mov rcx, r9"
-    ],
-    last: ["verw word ptr [rip + {selector}]"]
+    scratch: cpu::GS_SCRATCH,
+    arriving: [arrive!()],
+    entering: [restrict!()],
+    leaving: [lift!()],
+    last: ["verw word ptr [rip + {selector}]", "swapgs", "sysretq"]
+}
+
+syscall_entry! {
+    /// The entry of isolated programs, from where it is on the kernel's tables.
+    pub(crate) syscall_isolated,
+    scratch: cpu::GS_ENTRY_SCRATCH,
+    arriving: [],
+    entering: [],
+    leaving: [],
+    last: ["jmp {leave}"]
+}
+
+syscall_entry! {
+    /// The same with indirect branches restricted until it leaves.
+    pub(crate) syscall_isolated_restrict,
+    scratch: cpu::GS_ENTRY_SCRATCH,
+    arriving: [],
+    entering: [restrict!()],
+    leaving: [lift!()],
+    last: ["jmp {leave}"]
 }
 
 static FAULT_HANDLER: Hook<fn(usize, bool) -> bool> = Hook::new();
@@ -596,7 +654,7 @@ pub fn set_fault_handler(_: &BootToken, handler: fn(addr: usize, write: bool) ->
 }
 
 /// Gives a kernel-mode fault on a user address to the registered handler.
-pub(super) fn handle_kernel_fault(address: usize, write: bool) -> bool {
+pub(crate) fn handle_kernel_fault(address: usize, write: bool) -> bool {
     FAULT_HANDLER
         .get()
         .is_some_and(|handler| handler(address, write))

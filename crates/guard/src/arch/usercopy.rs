@@ -264,7 +264,7 @@ pub(super) fn init_cpu() {
 }
 
 /// Address of the fix-up code for a fault at `rip`, if that is one of the accesses above.
-pub(super) fn fixup(rip: u64) -> Option<u64> {
+pub(crate) fn fixup(rip: u64) -> Option<u64> {
     let (first, failed) = (
         &raw const skerry_user_first as u64,
         &raw const skerry_user_failed as u64,

@@ -11,7 +11,7 @@ use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE, IMAGE, PAGE_SIZE};
 use super::frame::Frame;
 use super::{alloc as allocator, percpu, phys, refcount};
 use crate::paging::build::{self, ImageLayout, Plan, Run};
-use crate::paging::{TableView, kernel};
+use crate::paging::{TableView, isolated, kernel};
 
 /// Frames of the instance.
 pub(crate) const FRAMES: u64 = 8 * GRANULE_FRAMES;
@@ -80,6 +80,7 @@ pub(crate) fn set_up() {
         let frames = frames::Frames::new(FRAMES, 1, Vec::leak(words));
         frames.add(GRANULE_FRAMES, FRAMES - GRANULE_FRAMES, 0);
         allocator::init(frames);
+        isolated::init().expect("tables");
     });
 }
 

@@ -75,6 +75,13 @@ impl Asids {
         }
     }
 
+    /// Forgets what is cached of `table`, on which the CPU has not followed every change.
+    pub(super) fn give_up(&self, table: u64) {
+        if let Some(at) = self.slot(table) {
+            self.slots[at].table.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Marks as stale everything cached under all identifiers but that of `table`.
     pub(super) fn invalidate_others(&self, table: u64) {
         for slot in &self.slots {

@@ -22,7 +22,7 @@ use crate::mem::phys::{self, PhysAddr};
 static ROOT: AtomicU64 = AtomicU64::new(0);
 
 /// Held while the tables are changed. The data is the next free address for device registers.
-static EDIT: Mutex<usize> = Mutex::new(MMIO + GRANULE_SIZE);
+pub(super) static EDIT: Mutex<usize> = Mutex::new(MMIO + GRANULE_SIZE);
 
 /// End of the addresses for device registers: 1 GiB, one table of level 2.
 const IO_END: usize = MMIO + (1 << 30);
@@ -52,10 +52,11 @@ pub(crate) fn root() -> PhysAddr {
     PhysAddr(ROOT.load(Ordering::Relaxed))
 }
 
-fn table(at: PhysAddr) -> &'static Table {
+pub(super) fn table(at: PhysAddr) -> &'static Table {
     let frame = phys::frame_at(at).expect("kernel table outside the instance's memory");
-    // SAFETY: the addresses come from `ROOT` and from the entries below it, which hold tables of
-    // the kernel half; those are in the direct map (tables are never granted away) and never freed.
+    // SAFETY: the addresses come from `ROOT`, `isolated::ROOT` and the entries below them, which
+    // hold tables of the kernel half; those are in the direct map (tables are never granted away)
+    // and never freed.
     unsafe { TableView::Direct.table(frame) }
 }
 
@@ -67,9 +68,10 @@ pub(super) fn link(user_root: &Table) {
     }
 }
 
-/// The page table that covers `va`, made if need be; with `EDIT` held.
-fn page_table(va: usize) -> Result<&'static Table, NoMemory> {
-    let mut table = table(root());
+/// The page table that covers `va` below a root of the kernel half, made if need be; with `EDIT`
+/// held.
+pub(super) fn page_table(root: PhysAddr, va: usize) -> Result<&'static Table, NoMemory> {
+    let mut table = table(root);
     for level in [4, 3, 2] {
         let entry = table.get(index(va, level));
         let next = match entry.table() {
@@ -95,7 +97,7 @@ fn map(va: usize, pages: usize, at: PhysAddr, flags: Flags) -> Result<(), NoMemo
     for page in 0..pages {
         let va = va + page * PAGE_SIZE;
         let entry = Entry::page(at.add((page * PAGE_SIZE) as u64), flags);
-        let before = page_table(va)?.swap(index(va, 1), entry);
+        let before = page_table(root(), va)?.swap(index(va, 1), entry);
         debug_assert!(!before.present(), "{va:#x} is mapped already");
     }
     Ok(())
@@ -110,7 +112,7 @@ pub(crate) unsafe fn map_frames(va: usize, frames: &[Frame]) -> Result<(), NoMem
     let _edit = EDIT.lock();
     // The tables first: after that nothing can fail.
     for page in 0..frames.len() {
-        page_table(va + page * PAGE_SIZE)?;
+        page_table(root(), va + page * PAGE_SIZE)?;
     }
     let flags = Flags::WRITE | Flags::NO_EXECUTE | Flags::GLOBAL;
     for (page, frame) in frames.iter().enumerate() {
@@ -121,12 +123,25 @@ pub(crate) unsafe fn map_frames(va: usize, frames: &[Frame]) -> Result<(), NoMem
 
 /// The frame that [`map_frames`] has mapped at `va`.
 pub(crate) fn frame_at(va: usize) -> Option<Frame> {
+    phys::frame_at(leaf(va)?.0)
+}
+
+/// The page that the kernel has at `va`: where it is, and its rights.
+pub(super) fn leaf(va: usize) -> Option<(PhysAddr, Flags)> {
     let mut table = table(root());
-    for level in [4, 3, 2] {
-        table = self::table(table.get(index(va, level)).table()?);
+    for level in (1..=4).rev() {
+        let entry = table.get(index(va, level));
+        match entry.table() {
+            Some(next) if level > 1 => table = self::table(next),
+            _ => {
+                let offset = va & (table::span(level) - 1) & !(PAGE_SIZE - 1);
+                return entry
+                    .present()
+                    .then(|| (entry.address().add(offset as u64), entry.flags()));
+            }
+        }
     }
-    let entry = table.get(index(va, 1));
-    entry.present().then(|| phys::frame_at(entry.address()))?
+    None
 }
 
 /// Ends what [`map_frames`] began. When it returns, no CPU reaches the frames at `va` any more.
@@ -137,7 +152,7 @@ pub(crate) unsafe fn unmap_frames(va: usize, pages: usize) {
     {
         let _edit = EDIT.lock();
         for va in (va..va + pages * PAGE_SIZE).step_by(PAGE_SIZE) {
-            if let Ok(table) = page_table(va) {
+            if let Ok(table) = page_table(root(), va) {
                 table.set(index(va, 1), Entry::NONE);
             }
         }
@@ -255,7 +270,7 @@ impl MmioRegion {
                 "uncached mapping of memory at {:#x}",
                 at.0
             );
-            page_table(base + page * PAGE_SIZE)?;
+            page_table(root(), base + page * PAGE_SIZE)?;
         }
         map(
             base,

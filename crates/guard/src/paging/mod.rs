@@ -5,12 +5,14 @@
 //! | `table` | one table of entries (`x86_spec::paging`) |
 //! | `build` | the kernel half of an instance, built from outside |
 //! | `kernel` | the kernel half in use: stacks, device registers, granules of the direct map |
+//! | `isolated` | the kernel half of programs that run without the kernel's |
 //! | `user` | page tables of programs |
 //! | `large` | large pages in them |
 //! | `tlb`, `asid` | shootdown; what stays cached over a switch |
 
 mod asid;
 pub(crate) mod build;
+pub(crate) mod isolated;
 pub(crate) mod kernel;
 mod large;
 mod table;

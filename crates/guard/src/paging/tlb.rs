@@ -13,6 +13,10 @@
 //! and counts the change before it reads the mask, all sequentially consistent: either the
 //! initiator sees the CPU, or the CPU sees the change, and drops what it may have cached of the
 //! table when it last ran it (`asid`). CPUs that do not run the table are never interrupted.
+//!
+//! Where programs run on roots of their own (`isolation`) a CPU caches the same translations under
+//! two identifiers, and drops those of the program's at its next return to ring 3. One that runs
+//! something else before it returns gives the identifier up.
 
 use core::ops::Range;
 use core::ptr::null_mut;
@@ -23,7 +27,7 @@ use abi::layout::PAGE_SIZE;
 use lfmutex::Mutex;
 
 use super::asid::Asids;
-use super::kernel;
+use super::{isolated, kernel};
 use crate::cpu::{CpuId, MAX_CPUS};
 use crate::mem::phys::PhysAddr;
 use crate::trace;
@@ -67,6 +71,8 @@ impl CpuMask {
 #[derive(Debug)]
 pub(super) struct ActiveTable {
     root: PhysAddr,
+    /// Root that the program runs on, if that is another one.
+    pub(super) user_root: Option<PhysAddr>,
     /// Never reused, not 0.
     id: u64,
     /// Number of times that a translation was taken away.
@@ -76,10 +82,11 @@ pub(super) struct ActiveTable {
 
 impl ActiveTable {
     /// A table that is active nowhere.
-    pub(super) fn new(root: PhysAddr) -> Self {
+    pub(super) fn new(root: PhysAddr, user_root: Option<PhysAddr>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             root,
+            user_root,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             changes: AtomicU64::new(0),
             cpus: CpuMask::new(),
@@ -92,10 +99,23 @@ impl ActiveTable {
 mod cpu {
     use core::arch::asm;
 
+    use x86_spec::paging::Flags;
+
     use crate::arch::features::{self, Features};
     pub(super) use crate::cpu::{current, without_irqs};
     pub(super) use crate::ipi::tlb as interrupt;
+    pub(in super::super) use crate::isolation::is_on as isolates;
+    pub(super) use crate::isolation::{drop_at_return, drops_at_return, set_roots};
     use crate::mem::phys::PhysAddr;
+
+    /// The bit that forbids execution, if there is one.
+    pub(in super::super) fn no_execute() -> Flags {
+        if features::has(Features::NX) {
+            Flags::NO_EXECUTE
+        } else {
+            Flags::empty()
+        }
+    }
 
     /// Whether translations are told apart by identifiers.
     pub(super) fn has_asids() -> bool {
@@ -156,8 +176,11 @@ mod cpu {
 /// The processors of the unit tests.
 #[cfg(not(target_os = "none"))]
 mod tests;
+pub(super) use cpu::{isolates, no_execute};
 #[cfg(not(target_os = "none"))]
 use tests::cpu;
+#[cfg(test)]
+pub(super) use tests::cpu::isolating;
 
 /// The user page table that each CPU has loaded; null: the kernel's own.
 static CURRENT: [AtomicPtr<ActiveTable>; MAX_CPUS] =
@@ -187,6 +210,7 @@ fn flush_local(range: &Range<usize>) {
     } else {
         cpu::flush_user();
     }
+    cpu::drop_at_return();
 }
 
 /// The same for a range of the kernel half. Translations are global, but what leads to them is
@@ -235,21 +259,37 @@ fn replace(table: &ActiveTable, me: CpuId) {
     let current = &CURRENT[me.0 as usize];
     let new: *const ActiveTable = table;
     let old = current.load(Ordering::Relaxed);
+    // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is
+    // empty (`detach`).
+    let old = unsafe { old.as_ref() };
+    leave(old, me);
     table.cpus.insert(me);
     let (asid, keep) = if cpu::has_asids() {
         ASIDS[me.0 as usize].acquire(table.id, table.changes.load(Ordering::SeqCst))
     } else {
         (0, false)
     };
+    if let Some(user_root) = table.user_root {
+        cpu::set_roots(table.root, user_root, asid, keep);
+    }
     // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after
     // `detach` only. What is cached under the identifier is kept only if it is this table's and no
     // change was missed.
     unsafe { cpu::load(table.root, asid, keep) };
     current.store(new.cast_mut(), Ordering::Relaxed);
-    // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is
-    // empty (`detach`).
-    if let Some(old) = unsafe { old.as_ref() } {
+    if let Some(old) = old {
         old.cpus.remove(me);
+    }
+}
+
+/// Gives up the identifier of the table that was active here, if something under it was to be
+/// dropped at a return to ring 3 that will not come.
+fn leave(old: Option<&ActiveTable>, me: CpuId) {
+    if let Some(old) = old
+        && old.user_root.is_some()
+        && cpu::drops_at_return()
+    {
+        ASIDS[me.0 as usize].give_up(old.id);
     }
 }
 
@@ -263,11 +303,16 @@ pub(super) fn deactivate(table: Option<*const ActiveTable>) {
         if old.is_null() || table.is_some_and(|table| !core::ptr::eq(table, old)) {
             return;
         }
+        // SAFETY: as in `replace`; the last use of the table is the removal itself.
+        let old = unsafe { &*old };
+        leave(Some(old), me);
+        if old.user_root.is_some() {
+            cpu::set_roots(kernel::root(), isolated::root(), 0, false);
+        }
         // SAFETY: the kernel's root, never freed.
         unsafe { cpu::load(kernel::root(), 0, false) };
         current.store(null_mut(), Ordering::Relaxed);
-        // SAFETY: as in `activate`; its last use of the table is the removal itself.
-        unsafe { &*old }.cpus.remove(me);
+        old.cpus.remove(me);
     });
 }
 

@@ -19,7 +19,7 @@ use x86_spec::paging::{Entry, Flags as Bits};
 use super::large::SpareTables;
 use super::table::{ENTRIES, KERNEL_HALF, Table, TableView, index, span};
 use super::tlb::{self, ActiveTable};
-use super::{MapError, kernel};
+use super::{MapError, isolated, kernel};
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
 use crate::mem::heap::try_box;
@@ -166,6 +166,8 @@ type LastSpan = Option<(usize, &'static Table)>;
 /// made once, by compare and exchange, and stay.
 pub struct PageTable {
     root: Frame,
+    /// Root that the program runs on, if that is another one: its lower half has the same tables.
+    user_root: Option<Frame>,
     /// Locks of the 2 MiB spans: [`PageTable::edit`] says which one is whose.
     edits: [Mutex<LastSpan>; SPAN_LOCKS],
     /// Boxed: CPUs hold its address while the table is active there.
@@ -178,14 +180,30 @@ impl PageTable {
     /// An empty address space; `None` if memory is short.
     #[must_use]
     pub fn new() -> Option<Self> {
-        let root = shortage::may_take(1).then(|| Block::zeroed(0)).flatten()?;
-        let active = try_box(ActiveTable::new(phys::of(root.first())))?;
-        let root = root.into_raw();
-        // SAFETY: a fresh frame that is a table from now on.
-        kernel::link(unsafe { TableView::Direct.table(root) });
+        let isolated = tlb::isolates();
+        let root = || Block::zeroed(0);
+        let roots = shortage::may_take(1 + u64::from(isolated));
+        let user_root = match roots && isolated {
+            true => Some(root()?),
+            false => None,
+        };
+        let root = roots.then(root).flatten()?;
+        let active = try_box(ActiveTable::new(
+            phys::of(root.first()),
+            user_root.as_ref().map(|root| phys::of(root.first())),
+        ))?;
+        let (root, user_root) = (root.into_raw(), user_root.map(Block::into_raw));
+        // SAFETY: fresh frames that are tables from now on.
+        unsafe {
+            kernel::link(TableView::Direct.table(root));
+            if let Some(user_root) = user_root {
+                isolated::link(TableView::Direct.table(user_root));
+            }
+        }
         let edits = [const { Mutex::new(None) }; SPAN_LOCKS];
         Some(Self {
             root,
+            user_root,
             edits,
             active,
             spares: SpareTables::default(),
@@ -635,7 +653,31 @@ impl PageTable {
 
     /// The level-2 table that covers `va`, made if need be.
     pub(super) fn make_directory(&self, va: usize) -> Result<&'static Table, MapError> {
-        below(below(self.root_table(), index(va, 4))?, index(va, 3))
+        let slot = index(va, 4);
+        let upper = match self.root_table().get(slot).table() {
+            Some(next) => table(next),
+            None => self.make_upper(slot)?,
+        };
+        below(upper, index(va, 3))
+    }
+
+    /// The level-3 table that `slot` of the root leads to, made in both roots, or found if another
+    /// thread was faster. It is in the program's first: who finds it in the kernel's maps pages
+    /// that the program must find too.
+    #[cold]
+    fn make_upper(&self, slot: usize) -> Result<&'static Table, MapError> {
+        let Some(user_root) = self.user_root else {
+            return below(self.root_table(), slot);
+        };
+        // SAFETY: the root is ours until `drop`.
+        let user_root = unsafe { TableView::Direct.table(user_root) };
+        let upper = below(user_root, slot)?;
+        let entry = user_root.get(slot);
+        // On the kernel's tables no program runs: one that is left on them by mistake ends at once.
+        let rights = entry.flags() | tlb::no_execute();
+        // Whoever was faster has put the same there.
+        let _ = self.root_table().fill(slot, entry.with(rights));
+        Ok(upper)
     }
 
     /// Calls `each` with every page table that covers some of `range`, the address of its first
@@ -756,8 +798,10 @@ impl Drop for PageTable {
         let root = self.root_table();
         root.entries(0..KERNEL_HALF)
             .for_each(|(_, entry)| free_below(entry, 3));
-        // SAFETY: `new` made it from a block of order 0; nobody uses it any more.
-        drop(unsafe { Block::from_raw(self.root, 0) });
+        for root in [Some(self.root), self.user_root].into_iter().flatten() {
+            // SAFETY: `new` made it from a block of order 0; nobody uses it any more.
+            drop(unsafe { Block::from_raw(root, 0) });
+        }
     }
 }
 

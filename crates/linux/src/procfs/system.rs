@@ -9,7 +9,7 @@ use core::fmt::Write;
 use ::task::Mutex;
 use abi::errno::Errno;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
-use guard::{cpu, irq, mem, role, speculation, timer};
+use guard::{cpu, irq, isolation, mem, role, speculation, timer};
 use task::{CpuId, stats};
 
 use super::add_at_path;
@@ -84,7 +84,11 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
 fn cpuinfo() -> String {
     let brand = cpu::brand();
     let report = speculation::report();
-    let flags = brand.flags().chain(report.processor.flags());
+    let isolated = isolation::is_on().then_some("pti");
+    let flags = brand
+        .flags()
+        .chain(report.processor.flags())
+        .chain(isolated);
     let flags = flags.collect::<Vec<_>>().join(" ");
     let bugs = report.bugs.names().collect::<Vec<_>>().join(" ");
     let mhz = timer::tsc_hz() / 1000;

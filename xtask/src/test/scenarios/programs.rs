@@ -52,21 +52,19 @@ pub struct Chosen {
 /// Every check once on one processor, every other of them in an instance; with the kernel's entries
 /// and exits of processors that need every mitigation.
 pub fn on_one(setting: &Setting) -> Result<Vec<Check>> {
-    let append = match setting.kernel {
-        Kernel::Skerry | Kernel::Mutant(_) => "mitigations=force",
-        Kernel::Linux(_) => "",
-    };
-    halves(setting, 1, 0, append)
+    halves(setting, 1, 0, "mitigations=force")
 }
 
-/// The same on two processors, with the other half in the instance.
+/// The same on two processors, with the other half in the instance, and with those of processors
+/// that only need programs to run on tables of their own.
 pub fn on_two(setting: &Setting) -> Result<Vec<Check>> {
-    halves(setting, 2, 1, "")
+    halves(setting, 2, 1, "pti=on")
 }
 
-/// The same on four processors, with the halves of one.
+/// The same on four processors, with the halves of one, and with those of processors that need all
+/// but that.
 pub fn on_four(setting: &Setting) -> Result<Vec<Check>> {
-    halves(setting, 4, 0, "")
+    halves(setting, 4, 0, "mitigations=force pti=off")
 }
 
 /// Every check on either side with each number of processors.
@@ -86,7 +84,12 @@ pub fn long(setting: &Setting) -> Result<Vec<Check>> {
     Ok(checks)
 }
 
+/// `append` is for Skerry's command line.
 fn halves(setting: &Setting, cpus: u32, odd: usize, append: &str) -> Result<Vec<Check>> {
+    let append = match setting.kernel {
+        Kernel::Skerry | Kernel::Mutant(_) => append,
+        Kernel::Linux(_) => "",
+    };
     let sides = setting.sides();
     let chosen = choose(|index, _| Some(sides[(index + odd) % sides.len()]))?;
     Family {
@@ -215,7 +218,7 @@ impl Family {
                 let arguments = if self.append.is_empty() {
                     String::new()
                 } else {
-                    format!("--kernel-args {}", self.append)
+                    format!("--kernel-args '{}'", self.append)
                 };
                 let run = format!(
                     "skerry run --name checks --cpus {} --mem {INSTANCE_MEMORY} {arguments} \

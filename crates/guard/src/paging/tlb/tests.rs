@@ -28,10 +28,18 @@ pub(in super::super) mod cpu {
     /// level.
     type Cached = BTreeMap<(u64, usize), Entry>;
 
+    /// Bit of the identifiers under which programs on roots of their own run.
+    const PROGRAM: u64 = 1 << 11;
+
     /// One CPU.
     struct Cpu {
         root: PhysAddr,
         asid: u64,
+        /// Root and identifier on which the program runs, and whether what is cached under it is
+        /// dropped when it goes on.
+        user_root: PhysAddr,
+        user_asid: u64,
+        drops: bool,
         /// Translations by entries of levels 1 and 2, and the entries of level 2 that lead to page
         /// tables.
         small: Cached,
@@ -43,6 +51,9 @@ pub(in super::super) mod cpu {
         Mutex::new(Cpu {
             root: PhysAddr(0),
             asid: 0,
+            user_root: PhysAddr(0),
+            user_asid: 0,
+            drops: false,
             small: BTreeMap::new(),
             large: BTreeMap::new(),
             tables: BTreeMap::new(),
@@ -56,10 +67,13 @@ pub(in super::super) mod cpu {
         FlushPage,
         FlushUser,
         LoadThatDrops,
+        DropAtReturn,
+        GiveUp,
     }
 
     thread_local! {
         static ME: Cell<u32> = const { Cell::new(0) };
+        static ISOLATES: Cell<bool> = const { Cell::new(false) };
         static MISSING: Cell<Missing> = const { Cell::new(Missing::Nothing) };
     }
 
@@ -80,6 +94,14 @@ pub(in super::super) mod cpu {
         result
     }
 
+    /// Runs `work` on processors on which programs run on roots of their own, or not.
+    pub(in super::super::super) fn isolating<R>(on: bool, work: impl FnOnce() -> R) -> R {
+        let before = ISOLATES.replace(on);
+        let result = work();
+        ISOLATES.set(before);
+        result
+    }
+
     /// Runs `work` on the CPU this is, unless that is CPU 0.
     fn with(work: impl FnOnce(&mut Cpu)) {
         if ME.get() != 0 {
@@ -96,6 +118,25 @@ pub(in super::super) mod cpu {
     pub(in super::super) fn has_asids() -> bool {
         true
     }
+    pub(in super::super::super) fn isolates() -> bool {
+        ISOLATES.get()
+    }
+    pub(in super::super::super) fn no_execute() -> Flags {
+        Flags::empty()
+    }
+    pub(in super::super) fn set_roots(_kernel: PhysAddr, user: PhysAddr, asid: u64, keep: bool) {
+        with(|cpu| (cpu.user_root, cpu.user_asid, cpu.drops) = (user, asid | PROGRAM, !keep));
+    }
+    pub(in super::super) fn drop_at_return() {
+        if !missing(Missing::DropAtReturn) {
+            with(|cpu| cpu.drops = true);
+        }
+    }
+    pub(in super::super) fn drops_at_return() -> bool {
+        let mut drops = false;
+        with(|cpu| drops = cpu.drops && !missing(Missing::GiveUp));
+        drops
+    }
     pub(in super::super) fn interrupt(cpu: CpuId) {
         // The interrupt comes late, as on a busy machine: the CPU runs on with what it remembers.
         let target = CPU[cpu.0 as usize].lock().expect("no check failed");
@@ -107,13 +148,13 @@ pub(in super::super) mod cpu {
         with(|cpu| {
             (cpu.root, cpu.asid) = (root, asid);
             if !keep && !missing(Missing::LoadThatDrops) {
-                cpu.drop_all();
+                cpu.drop_all(asid);
             }
         });
     }
     pub(in super::super) fn flush_user() {
         if !missing(Missing::FlushUser) {
-            with(Cpu::drop_all);
+            with(|cpu| cpu.drop_all(cpu.asid));
         }
     }
     pub(in super::super) fn flush_page(va: usize) {
@@ -136,9 +177,20 @@ pub(in super::super) mod cpu {
         });
     }
 
-    /// A program on this CPU uses an address: what the processor may keep of that is kept.
+    /// A program on this CPU uses an address, or the kernel for it: what the processor may keep of
+    /// that is kept.
     pub(in super::super::super) fn touch(va: usize, write: bool) {
-        with(|cpu| cpu.touch(va, write));
+        with(|cpu| {
+            let (root, asid) = (cpu.root, cpu.asid);
+            cpu.touch(root, asid, va, write);
+            if isolates() && asid != 0 {
+                let (root, asid) = (cpu.user_root, cpu.user_asid);
+                if core::mem::take(&mut cpu.drops) {
+                    cpu.drop_all(asid);
+                }
+                cpu.touch(root, asid, va, write);
+            }
+        });
     }
 
     /// Checks that no CPU would use a translation that the tables it runs on do not allow, and that
@@ -146,7 +198,7 @@ pub(in super::super) mod cpu {
     pub(in super::super::super) fn check(lost: &[PhysAddr]) -> Result<(), String> {
         for (number, cpu) in CPU.iter().enumerate().skip(1) {
             let cpu = cpu.lock().expect("no check failed");
-            if lost.contains(&cpu.root) {
+            if lost.contains(&cpu.root) || isolates() && lost.contains(&cpu.user_root) {
                 return Err(format!("CPU {number} runs on tables that are gone"));
             }
             cpu.check().map_err(|what| format!("CPU {number} {what}"))?;
@@ -163,31 +215,37 @@ pub(in super::super) mod cpu {
     }
 
     impl Cpu {
-        fn drop_all(&mut self) {
-            let asid = self.asid;
+        fn drop_all(&mut self, asid: u64) {
             [&mut self.small, &mut self.large, &mut self.tables]
                 .into_iter()
                 .for_each(|c| c.retain(|(of, _), _| *of != asid));
         }
 
+        /// Roots and identifiers under which something may be used.
+        fn sides(&self) -> impl Iterator<Item = (PhysAddr, u64)> {
+            let program = isolates() && !self.drops;
+            [(self.root, self.asid)]
+                .into_iter()
+                .chain(program.then_some((self.user_root, self.user_asid)))
+                .filter(|_| self.asid != 0)
+        }
+
         /// The entry of level 2, from memory.
-        fn directory_entry(&self, va: usize) -> Entry {
-            let upper = read(self.root, va, 4)
-                .table()
-                .map(|table| read(table, va, 3));
+        fn directory_entry(root: PhysAddr, va: usize) -> Entry {
+            let upper = read(root, va, 4).table().map(|table| read(table, va, 3));
             upper
                 .and_then(Entry::table)
                 .map_or(Entry::NONE, |table| read(table, va, 2))
         }
 
-        fn touch(&mut self, va: usize, write: bool) {
+        fn touch(&mut self, root: PhysAddr, asid: u64, va: usize, write: bool) {
             // On the kernel's own tables no program runs.
-            if self.asid == 0 {
+            if asid == 0 {
                 return;
             }
             let allows =
                 |entry: &Entry| entry.present() && (!write || entry.flags().contains(Flags::WRITE));
-            let [small, large] = [1, 2].map(|level| (self.asid, va / span(level)));
+            let [small, large] = [1, 2].map(|level| (asid, va / span(level)));
             if self.small.get(&small).is_some_and(allows)
                 || self.large.get(&large).is_some_and(allows)
             {
@@ -200,7 +258,7 @@ pub(in super::super) mod cpu {
                 .tables
                 .get(&large)
                 .copied()
-                .unwrap_or_else(|| self.directory_entry(va));
+                .unwrap_or_else(|| Self::directory_entry(root, va));
             if let Some(table) = upper.table() {
                 self.tables.insert(large, upper);
                 let entry = read(table, va, 1);
@@ -215,12 +273,14 @@ pub(in super::super) mod cpu {
         /// Checks that no other page is mapped already where a page is cached: another CPU could
         /// write to it what this one does not see.
         fn check_alone(&self) {
-            if self.asid == 0 {
-                return;
-            }
-            for ((_, at), cached) in self.small.iter().filter(|((of, _), _)| *of == self.asid) {
+            self.sides()
+                .for_each(|(root, asid)| self.check_alone_on(root, asid));
+        }
+
+        fn check_alone_on(&self, root: PhysAddr, asid: u64) {
+            for ((_, at), cached) in self.small.iter().filter(|((of, _), _)| *of == asid) {
                 let va = at * span(1);
-                let now = self.directory_entry(va).table();
+                let now = Self::directory_entry(root, va).table();
                 let now = now.map_or(Entry::NONE, |table| read(table, va, 1));
                 assert!(
                     !now.present() || now.address() == cached.address(),
@@ -231,12 +291,14 @@ pub(in super::super) mod cpu {
 
         /// Checks that the tables in memory allow all that is cached for the program that runs.
         fn check(&self) -> Result<(), String> {
-            if self.asid == 0 {
-                return Ok(());
-            }
-            let mine = |(key, _): &(&(u64, usize), &Entry)| key.0 == self.asid;
+            self.sides()
+                .try_for_each(|(root, asid)| self.check_on(root, asid))
+        }
+
+        fn check_on(&self, root: PhysAddr, asid: u64) -> Result<(), String> {
+            let mine = |(key, _): &(&(u64, usize), &Entry)| key.0 == asid;
             for ((_, at), cached) in self.tables.iter().filter(mine) {
-                let now = self.directory_entry(at * span(2));
+                let now = Self::directory_entry(root, at * span(2));
                 if now.table() != cached.table() {
                     return Err(format!(
                         "remembers a page table for {:#x}: {cached:x?}, now {now:x?}",
@@ -245,7 +307,7 @@ pub(in super::super) mod cpu {
                 }
             }
             for ((_, at), cached) in self.large.iter().filter(mine) {
-                let now = self.directory_entry(at * span(2));
+                let now = Self::directory_entry(root, at * span(2));
                 if !now.flags().contains(Flags::LARGE) || !covers(now, *cached, 0) {
                     return Err(format!(
                         "remembers a large page at {:#x}: {cached:x?}, now {now:x?}",
@@ -255,7 +317,7 @@ pub(in super::super) mod cpu {
             }
             for ((_, at), cached) in self.small.iter().filter(mine) {
                 let va = at * span(1);
-                let upper = self.directory_entry(va);
+                let upper = Self::directory_entry(root, va);
                 let (now, offset) = match upper.table() {
                     Some(table) => (read(table, va, 1), 0),
                     None => (upper, (at % ENTRIES * span(1)) as u64),
@@ -481,8 +543,8 @@ mod model {
             Step::Fork { .. } => {}
             Step::New { table } => {
                 if let Some(new) = PageTable::new() {
-                    lost.push(root(&tables[table]));
-                    lost.retain(|lost| *lost != root(&new));
+                    lost.extend(roots(&tables[table]));
+                    lost.retain(|lost| !roots(&new).any(|root| root == *lost));
                     drop(core::mem::replace(&mut tables[table], new));
                 }
             }
@@ -494,8 +556,9 @@ mod model {
         table.get(va).is_some_and(|(.., flags)| flags.large)
     }
 
-    fn root(table: &PageTable) -> PhysAddr {
-        table.active.root
+    fn roots(table: &PageTable) -> impl Iterator<Item = PhysAddr> {
+        let active = &table.active;
+        [active.root].into_iter().chain(active.user_root)
     }
 
     /// Runs steps; the first after which something stale could be used is an error.
@@ -527,7 +590,7 @@ mod model {
     /// The CPUs of the model are one test's at a time.
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-    fn many(cases: u32, lack: Missing) -> Result<(), String> {
+    fn many(cases: u32, isolating: bool, lack: Missing) -> Result<(), String> {
         let _turn = TURN
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -538,7 +601,7 @@ mod model {
         };
         let mut runner = TestRunner::new(config);
         let result = runner.run(&prop::collection::vec(step(), 1..120), |steps| {
-            run(&steps, lack).map_err(TestCaseError::fail)
+            cpu::isolating(isolating, || run(&steps, lack)).map_err(TestCaseError::fail)
         });
         result.map_err(|error| match error {
             TestError::Fail(why, steps) => std::format!("{why}\nafter {steps:#?}"),
@@ -548,17 +611,25 @@ mod model {
 
     #[test]
     fn nobody_uses_what_the_tables_no_longer_allow() {
-        many(400, Missing::Nothing).unwrap_or_else(|why| panic!("{why}"));
+        for isolating in [false, true] {
+            many(400, isolating, Missing::Nothing).unwrap_or_else(|why| panic!("{why}"));
+        }
     }
 
     #[test]
     fn what_is_missing_is_noticed() {
-        for lack in [
-            Missing::FlushPage,
-            Missing::FlushUser,
-            Missing::LoadThatDrops,
+        for (isolating, lack) in [
+            (false, Missing::FlushPage),
+            (false, Missing::FlushUser),
+            (false, Missing::LoadThatDrops),
+            (true, Missing::FlushPage),
+            (true, Missing::DropAtReturn),
+            (true, Missing::GiveUp),
         ] {
-            assert!(many(2000, lack).is_err(), "nobody noticed: {lack:?}");
+            assert!(
+                many(2000, isolating, lack).is_err(),
+                "nobody noticed: {lack:?}"
+            );
         }
     }
 }

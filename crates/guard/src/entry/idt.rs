@@ -3,6 +3,7 @@
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::mem::size_of;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use x86_spec::interrupt::{
@@ -10,7 +11,7 @@ use x86_spec::interrupt::{
 };
 use x86_spec::segment::TablePointer;
 
-use super::{gdt, trap};
+use super::{gdt, isolation, trap};
 use crate::speculation;
 
 #[repr(C, align(4096))]
@@ -21,6 +22,12 @@ unsafe impl Sync for Table {}
 
 static TABLE: Table = Table(UnsafeCell::new([Gate::NONE; VECTORS]));
 static FILLED: AtomicBool = AtomicBool::new(false);
+
+/// Addresses of the table.
+pub(crate) fn range() -> Range<usize> {
+    let start = TABLE.0.get().addr();
+    start..start + size_of::<Table>()
+}
 
 /// Loads the table, after filling it if this is the first CPU.
 pub fn load() {
@@ -41,7 +48,12 @@ pub fn load() {
                 MACHINE_CHECK => gdt::IST_MACHINE_CHECK,
                 _ => 0,
             };
-            let gate = Gate::interrupt(trap::stub(vector, entry), gdt::KERNEL_CODE, dpl, ist);
+            let gate = Gate::interrupt(
+                trap::stub(vector, entry, isolation::is_on()),
+                gdt::KERNEL_CODE,
+                dpl,
+                ist,
+            );
             // SAFETY: only the first CPU gets here, before any other runs.
             unsafe { (*TABLE.0.get())[usize::from(vector)] = gate };
         }

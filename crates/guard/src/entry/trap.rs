@@ -28,8 +28,9 @@ use mitigations::Entry;
 use x86_spec::control::rflags;
 use x86_spec::interrupt::{DOUBLE_FAULT, MACHINE_CHECK, NMI, PAGE_FAULT, page_fault};
 
-use super::features::{self, Features};
-use super::{cpu, msr, user, usercopy};
+use super::isolation;
+use crate::arch::features::{self, Features};
+use crate::arch::{self, cpu, msr, user, usercopy};
 use crate::{heartbeat, irq, machine_check, panic, park, role, speculation};
 
 /// Registers of interrupted kernel code, as the stubs leave them on the stack.
@@ -80,37 +81,51 @@ macro_rules! pop_registers {
     };
 }
 
+/// The stubs of all vectors, which go on to the routines of that name and kind: `common`, or that
+/// of the vector.
+macro_rules! stubs {
+    ($name:literal) => {
+        concat!(
+            ".balign 16\n",
+            $name,
+            "_stubs_\\kind:\n.set skerry_vector, 0\n.rept 256\n.balign 16\n",
+            // Vectors for which the processor pushes an error code itself.
+            ".if (skerry_vector == 8) || ((skerry_vector >= 10) && (skerry_vector <= 14)) || \
+             (skerry_vector == 17) || (skerry_vector == 21) || (skerry_vector == 29) || \
+             (skerry_vector == 30)\n.else\npush 0\n.endif\n",
+            // `push imm32`, spelled out because an assembler variable as an operand means memory
+            // here.
+            ".byte 0x68\n.long skerry_vector\n.if skerry_vector == 1\njmp ",
+            $name,
+            "_debug_\\kind\n.elseif skerry_vector == 2\njmp ",
+            $name,
+            "_nmi_\\kind\n.elseif skerry_vector == 8\njmp ",
+            $name,
+            "_double_fault_\\kind\n.elseif skerry_vector == 18\njmp ",
+            $name,
+            "_machine_check_\\kind\n.else\njmp ",
+            $name,
+            "_common_\\kind\n.endif\n.set skerry_vector, skerry_vector + 1\n.endr"
+        )
+    };
+}
+
+/// Passes over a debug exception in the kernel, behind a stub.
+macro_rules! pass_over_debug {
+    () => {
+        "mov [rsp], rax\nmov eax, {dr6_clear}\nmov dr6, rax\npop rax\nadd rsp, 8\niretq"
+    };
+}
+
+pub(crate) use {pass_over_debug, pop_registers, push_registers, stubs};
+
 user::with_registers!(global_asm (
     // The stubs of all vectors, and what they go on to. `restrict` is 1 where indirect branches are
-    // restricted as long as the kernel runs: until that is done returns are the only ones.
+    // restricted as long as the kernel runs: until that is done returns are the only ones. The
+    // global ones are those that `isolation` goes on to.
     ".macro skerry_trap_entries kind, restrict",
-    ".balign 16",
-    "skerry_trap_stubs_\\kind:",
-    ".set skerry_vector, 0",
-    ".rept 256",
-    ".balign 16",
-    // Vectors for which the processor pushes an error code itself.
-    ".if (skerry_vector == 8) || ((skerry_vector >= 10) && (skerry_vector <= 14)) || (skerry_vector == 17) || \
-         (skerry_vector == 21) || (skerry_vector == 29) || (skerry_vector == 30)",
-    ".else",
-    "push 0",
-    ".endif",
-    // `push imm32`, spelled out because an assembler variable as an operand means memory here.
-    ".byte 0x68",
-    ".long skerry_vector",
-    ".if skerry_vector == 1",
-    "jmp skerry_trap_debug_\\kind",
-    ".elseif skerry_vector == 2",
-    "jmp skerry_trap_nmi_\\kind",
-    ".elseif skerry_vector == 8",
-    "jmp skerry_trap_double_fault_\\kind",
-    ".elseif skerry_vector == 18",
-    "jmp skerry_trap_machine_check_\\kind",
-    ".else",
-    "jmp skerry_trap_common_\\kind",
-    ".endif",
-    ".set skerry_vector, skerry_vector + 1",
-    ".endr",
+    ".global skerry_trap_common_\\kind, skerry_trap_registers_\\kind, skerry_trap_special_\\kind",
+    stubs!("skerry_trap"),
     "",
     "skerry_trap_common_\\kind:",
     "test byte ptr [rsp + {cs}], 3",
@@ -132,6 +147,7 @@ user::with_registers!(global_asm (
     "swapgs",
     "lfence",
     "push rax",
+    "skerry_trap_registers_\\kind:",
     "mov rax, gs:[{gs_user_regs}]",
     "mov [rax + {rbx}], rbx", "mov [rax + {rcx}], rcx", "mov [rax + {rdx}], rdx",
     "mov [rax + {rsi}], rsi", "mov [rax + {rdi}], rdi", "mov [rax + {rbp}], rbp",
@@ -166,12 +182,7 @@ user::with_registers!(global_asm (
     "skerry_trap_debug_\\kind:",
     "test byte ptr [rsp + {cs}], 3",
     "jnz skerry_trap_from_user_\\kind",
-    "mov [rsp], rax",
-    "mov eax, {dr6_clear}",
-    "mov dr6, rax",
-    "pop rax",
-    "add rsp, 8",
-    "iretq",
+    pass_over_debug!(),
     "",
     "skerry_trap_nmi_\\kind:",
     push_registers!(),
@@ -184,9 +195,15 @@ user::with_registers!(global_asm (
     "skerry_trap_machine_check_\\kind:",
     push_registers!(),
     "lea rsi, [rsp + {frame_bytes} - {machine_check_top}]",
-    "",
-    // RSI: this CPU's area.
     "skerry_trap_from_anywhere_\\kind:",
+    "mov rdi, rsp",
+    "call skerry_trap_special_\\kind",
+    pop_registers!(),
+    "iretq",
+    "",
+    // RDI: the registers, a stack of 16 bytes alignment; RSI: this CPU's area.
+    "skerry_trap_special_\\kind:",
+    "push rdi",
     "cld",
     "mov ecx, {gs_base}",
     "rdmsr",
@@ -204,7 +221,6 @@ user::with_registers!(global_asm (
     "xor edx, edx",
     "wrmsr",
     ".endif",
-    "mov rdi, rsp",
     "call {special_trap}",
     ".if \\restrict",
     "mov ecx, {spec_ctrl}",
@@ -216,8 +232,8 @@ user::with_registers!(global_asm (
     "mov eax, r12d",
     "mov edx, r13d",
     "wrmsr",
-    pop_registers!(),
-    "iretq",
+    "pop rdi",
+    "ret",
     ".endm",
     ".global skerry_trap_stubs_plain",
     "skerry_trap_entries plain, 0",
@@ -241,7 +257,7 @@ user::with_registers!(global_asm (
 );
 
 /// A stub for each vector.
-type Stubs = [[u8; STUB_BYTES]; 256];
+pub(crate) type Stubs = [[u8; STUB_BYTES]; 256];
 
 unsafe extern "C" {
     static skerry_trap_stubs_plain: Stubs;
@@ -249,14 +265,19 @@ unsafe extern "C" {
 }
 
 /// Address of a vector's entry stub among those of the kind. Buffers are cleared on the way out.
-pub fn stub(vector: u8, entry: Entry) -> u64 {
-    let vector = usize::from(vector);
-    // SAFETY: the symbols are defined above with 256 stubs each; only an address is taken.
+pub fn stub(vector: u8, entry: Entry, isolated: bool) -> u64 {
+    // SAFETY: the symbols are defined above and in `isolation` with 256 stubs each; only an address
+    // is taken.
     unsafe {
-        match entry {
-            Entry::Plain | Entry::ClearBuffers => &raw const skerry_trap_stubs_plain[vector] as u64,
-            Entry::RestrictBranches => &raw const skerry_trap_stubs_restrict[vector] as u64,
-        }
+        let stubs = match (entry, isolated) {
+            (Entry::Plain | Entry::ClearBuffers, false) => &raw const skerry_trap_stubs_plain,
+            (Entry::RestrictBranches, false) => &raw const skerry_trap_stubs_restrict,
+            (Entry::Plain | Entry::ClearBuffers, true) => {
+                &raw const isolation::skerry_isolated_stubs_plain
+            }
+            (Entry::RestrictBranches, true) => &raw const isolation::skerry_isolated_stubs_restrict,
+        };
+        &raw const (*stubs)[usize::from(vector)] as u64
     }
 }
 
@@ -317,12 +338,12 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
             let area = cpu::area();
             area.interrupts[usize::from(NMI)].fetch_add(1, Ordering::Relaxed);
             if let Some(window) = role::window() {
-                if window.halt_ordered() || super::is_stopping() {
+                if window.halt_ordered() || arch::is_stopping() {
                     // SAFETY: this is the NMI handler; it runs with interrupts off.
                     unsafe { park::enter_with_nmis_blocked() };
                 }
                 heartbeat::answer(frame);
-            } else if super::is_stopping() {
+            } else if arch::is_stopping() {
                 msr::halt_forever();
             }
         }

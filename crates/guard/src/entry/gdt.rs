@@ -9,7 +9,8 @@ use core::mem::size_of;
 
 use x86_spec::segment::{CODE, DATA, DPL3, TablePointer, Tss, limit_only, task_state};
 
-use super::cpu::{self, CpuArea, CpuId};
+use super::isolation;
+use crate::arch::cpu::{self, CpuArea, CpuId};
 
 /// Kernel code.
 pub const KERNEL_CODE: u16 = 0x10;
@@ -47,7 +48,12 @@ pub const IST_MACHINE_CHECK: u8 = 3;
 /// Fills in and loads this CPU's descriptor table, segments and task state.
 pub fn load(area: &'static CpuArea, number: CpuId) {
     let base = core::ptr::from_ref(area) as u64;
-    let tss = area.tss.get();
+    let isolated = isolation::is_on();
+    let (tss, gdt) = if isolated {
+        (area.entry.tss.get(), area.entry.gdt.get())
+    } else {
+        (area.tss.get(), area.gdt.get())
+    };
     let [tss_low, tss_high] = task_state(tss as u64);
     let mut ist = [0; 7];
     ist[usize::from(IST_NMI) - 1] = base + cpu::NMI_STACK_TOP as u64;
@@ -71,10 +77,14 @@ pub fn load(area: &'static CpuArea, number: CpuId) {
     // except by the old GDT, which is another one or identical. The unaligned write respects the
     // packing.
     unsafe {
-        tss.write_unaligned(Tss::new(ist));
-        area.gdt.get().write(table);
+        let mut state = Tss::new(ist);
+        if isolated {
+            state.rsp0 = base + cpu::ENTRY_STACK_TOP as u64;
+        }
+        tss.write_unaligned(state);
+        gdt.write(table);
     }
-    let pointer = TablePointer::new(area.gdt.get() as u64, size_of::<Gdt>());
+    let pointer = TablePointer::new(gdt as u64, size_of::<Gdt>());
     // SAFETY: the table lives as long as the CPU runs this kernel; the selectors name valid
     // descriptors in it. The far return reloads CS with a 64-bit code segment and continues at the
     // next instruction. Null in the data segments is what 64-bit mode wants; SS keeps the kernel's
