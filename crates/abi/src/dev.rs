@@ -169,6 +169,8 @@ pub const REASON_TOO_SMALL: u32 = 3;
 pub const REASON_LABEL: u32 = 4;
 /// The supervisor itself is short of memory.
 pub const REASON_WINDOW: u32 = 5;
+/// Too few cores are free, of which one thread each is used.
+pub const REASON_CORES: u32 = 6;
 
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;

@@ -178,8 +178,12 @@ fn try_create(call: &mut Create) -> Result<()> {
         Ok(partition) => partition,
         Err(error) => {
             return match error {
-                CreateError::Cpus { free } => {
-                    let failed = fail(call, dev::REASON_CPUS, Errno::ENOSPC);
+                CreateError::Cpus { free, sharing } => {
+                    let reason = match sharing {
+                        Sharing::SingleThread => dev::REASON_CORES,
+                        Sharing::WholeCores | Sharing::Shared => dev::REASON_CPUS,
+                    };
+                    let failed = fail(call, reason, Errno::ENOSPC);
                     call.free_cpus = free;
                     failed
                 }

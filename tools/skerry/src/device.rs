@@ -16,6 +16,11 @@ pub enum CreateError {
         /// CPUs that nobody gets while another thread of their core is in use.
         withheld: u32,
     },
+    /// Too few cores are free, of which one thread each is used.
+    Cores {
+        /// Number of CPUs that such an instance could have.
+        free: u32,
+    },
     /// Too little memory is free.
     Memory {
         /// Free memory in bytes.
@@ -40,6 +45,9 @@ impl CreateError {
             dev::REASON_CPUS => Self::Cpus {
                 free: call.free_cpus,
                 withheld: call.withheld_cpus,
+            },
+            dev::REASON_CORES => Self::Cores {
+                free: call.free_cpus,
             },
             dev::REASON_MEMORY => Self::Memory {
                 free: call.free_mem,

@@ -140,7 +140,8 @@ pub fn has_ended(status: &Status) -> bool {
 #[must_use]
 pub fn creation_error(refused: &CreateError, request: &CreateOptions, name: &str) -> String {
     match refused {
-        CreateError::Cpus { free, withheld } => too_few_cpus(*free, *withheld, request),
+        CreateError::Cpus { free, withheld } => too_few_cpus(*free, Some(*withheld), request),
+        CreateError::Cores { free } => too_few_cpus(*free, None, request),
         CreateError::Memory { free } => format!(
             "only {} of memory are free (asked for {}): stop an instance or lower --mem",
             size::format(*free),
@@ -162,8 +163,9 @@ pub fn creation_error(refused: &CreateError, request: &CreateOptions, name: &str
     }
 }
 
-/// Message for want of CPUs.
-fn too_few_cpus(free: u32, withheld: u32, request: &CreateOptions) -> String {
+/// Message for want of CPUs. `withheld`: how many nobody gets while other threads of their cores are
+/// in use; none is counted where one thread of each core is used anyway.
+fn too_few_cpus(free: u32, withheld: Option<u32>, request: &CreateOptions) -> String {
     let asked = request.cpus;
     let is_free = match free {
         0 => "no CPU is".into(),
@@ -174,9 +176,16 @@ fn too_few_cpus(free: u32, withheld: u32, request: &CreateOptions) -> String {
         (0, _) => "stop an instance",
         _ => "stop an instance or lower --cpus",
     };
-    if withheld == 0 {
-        return format!("{is_free} free (asked for {asked}): {remedy}");
-    }
+    let withheld = match withheld {
+        None => {
+            return format!(
+                "{is_free} free (asked for {asked}; one thread of each core is used, because the \
+                 supervisor was started with mitigations=auto,nosmt): {remedy}"
+            );
+        }
+        Some(0) => return format!("{is_free} free (asked for {asked}): {remedy}"),
+        Some(withheld) => withheld,
+    };
     let share = if request.shared_cores {
         "only instances with --smt allow share"
     } else {
@@ -476,6 +485,12 @@ mod tests {
                 withheld: 0
             }),
             "no CPU is free (asked for 3): stop an instance"
+        );
+        // No choice of the caller's shares a core there.
+        assert_eq!(
+            say(CreateError::Cores { free: 1 }),
+            "only 1 CPU is free (asked for 3; one thread of each core is used, because the \
+             supervisor was started with mitigations=auto,nosmt): stop an instance or lower --cpus"
         );
         assert_eq!(
             say(CreateError::Memory { free: 512 << 20 }),

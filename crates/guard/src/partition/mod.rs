@@ -240,6 +240,8 @@ pub enum CreateError {
     Cpus {
         /// Number of CPUs that such an instance could have.
         free: u32,
+        /// Rule by which it would have got them.
+        sharing: Sharing,
     },
     /// Less memory is free in whole granules.
     Memory {
@@ -258,7 +260,7 @@ pub enum CreateError {
 impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cpus { free } => write!(f, "only {free} CPUs are free"),
+            Self::Cpus { free, .. } => write!(f, "only {free} CPUs are free"),
             Self::Memory { free } => write!(f, "only {} MiB are free", free >> 20),
             Self::TooSmall { least } => write!(f, "an instance needs at least {} MiB", least >> 20),
             Self::Window => f.write_str("no memory for the instance's window"),
@@ -360,9 +362,10 @@ impl Partition {
                 least: least.next_multiple_of(GRANULE_SIZE as u64),
             });
         }
-        let free = cores::available(&threads(&cpus_now()), rule(spec.sharing)) as u32;
+        let sharing = rule(spec.sharing);
+        let free = cores::available(&threads(&cpus_now()), sharing) as u32;
         if spec.cpus == 0 || free < spec.cpus {
-            return Err(CreateError::Cpus { free });
+            return Err(CreateError::Cpus { free, sharing });
         }
         if !mem::has_room(descriptor::SIZE * 2 + Window::SIZE) {
             return Err(CreateError::Window);
@@ -413,6 +416,7 @@ impl Partition {
         if !cores::choose(&threads, spec.cpus as usize, sharing, marks) {
             return Err(CreateError::Cpus {
                 free: cores::available(&threads, sharing) as u32,
+                sharing,
             });
         }
         for slot in (0..marks.len()).filter(|&slot| marks[slot]) {
