@@ -50,7 +50,8 @@ pub enum Isolation {
     Off,
 }
 
-/// Choice of whoever starts the kernel: `mitigations=`, `pti=` and `nopti` on its command line.
+/// Choice of whoever starts the kernel: `mitigations=`, `pti=`, `nopti` and `smt=` on its command
+/// line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mode {
     /// Nothing is done that costs time while programs run.
@@ -62,12 +63,14 @@ pub struct Mode {
     pub force: bool,
     /// Page-table isolation.
     pub isolation: Isolation,
+    /// The other threads of this kernel's cores may be another kernel's.
+    pub shares_cores: bool,
 }
 
 impl Mode {
     /// The last `mitigations=` among the words of a command line: `auto`, `off`, `auto,nosmt` or
     /// `force`; and the last of `pti=auto`, `pti=on`, `pti=off` and `nopti`, as on Linux. Others
-    /// mean `auto`.
+    /// mean `auto`. With `smt=allow` cores are shared.
     #[must_use]
     pub fn parse(cmdline: &str) -> Self {
         let words = || cmdline.split_whitespace().rev();
@@ -76,7 +79,9 @@ impl Mode {
             "nopti" => Some("off"),
             _ => word.strip_prefix("pti="),
         });
+        let smt = words().find_map(|word| word.strip_prefix("smt="));
         Self {
+            shares_cores: smt == Some("allow"),
             off: value == Some("off"),
             single_threads: value == Some("auto,nosmt"),
             force: value == Some("force"),

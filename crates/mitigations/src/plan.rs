@@ -82,6 +82,8 @@ pub struct Plan {
     pub indirect_branch: bool,
     /// The other thread of the core is kept out then.
     pub stibp: bool,
+    /// The other thread is kept out always, because it may be another kernel's.
+    pub keep_apart: bool,
     /// Predictions can be dropped when a core changes hands.
     pub ibpb: bool,
     /// The first cache can be flushed when a core changes hands.
@@ -125,6 +127,16 @@ impl Plan {
         if restricted && bugs.contains(Bugs::BHI) && has(Capabilities::BHI_CONTROL) {
             kernel_spec_ctrl |= spec_ctrl::BHI_DIS_S;
         }
+        // Intel's enhanced IBRS is STIBP too. Whatever the kernel was told of the processor's other
+        // weaknesses, here it is somebody else who could steer branches.
+        let is_kept_apart = branches == Branches::Enhanced && !auto_ibrs;
+        let keep_apart = mode.shares_cores
+            && bugs.contains(Bugs::SPECTRE_V2)
+            && has(Capabilities::STIBP)
+            && !is_kept_apart;
+        if keep_apart {
+            kernel_spec_ctrl |= spec_ctrl::STIBP;
+        }
         Self {
             branches,
             mds,
@@ -156,6 +168,7 @@ impl Plan {
             ssbd: wanted && bugs.contains(Bugs::SSB) && has(Capabilities::SSBD),
             indirect_branch: wanted && bugs.contains(Bugs::SPECTRE_V2) && has(Capabilities::IBPB),
             stibp: has(Capabilities::STIBP),
+            keep_apart,
             ibpb: has(Capabilities::IBPB),
             flush_l1d: has(Capabilities::FLUSH_L1D),
         }
@@ -205,6 +218,7 @@ impl Plan {
             ssbd: true,
             indirect_branch: true,
             stibp: true,
+            keep_apart: false,
             ibpb: true,
             flush_l1d: true,
         }

@@ -232,7 +232,9 @@ impl Line {
         }
         // Intel's enhanced IBRS is STIBP too.
         if plan.branches != Branches::Enhanced || plan.auto_ibrs {
-            if plan.stibp {
+            if plan.keep_apart {
+                f.write_str("; STIBP: forced")?;
+            } else if plan.stibp {
                 by_thread(f, "STIBP")?;
             } else {
                 f.write_str("; STIBP: disabled")?;

@@ -348,6 +348,31 @@ fn isolation_is_for_meltdown_or_by_choice() {
     assert!(forced("mitigations=force") && !forced("mitigations=force pti=off"));
 }
 
+/// With a core that is shared the other thread is kept out all the time, also by a kernel that does
+/// nothing else, unless enhanced IBRS does that.
+#[test]
+fn threads_of_a_shared_core_are_kept_apart() {
+    for (processor, by_default, off) in [
+        (broadwell(), true, true),
+        (cascade_lake(), false, true),
+        (zen_2(), true, true),
+        (zen_4(), true, true),
+        (emulated(), false, false),
+    ] {
+        for (cmdline, kept) in [("", by_default), ("mitigations=off", off)] {
+            let alone = plan(&processor, cmdline);
+            let shared = plan(&processor, &format!("{cmdline} smt=allow"));
+            let bit = if kept { spec_ctrl::STIBP } else { 0 };
+            assert_eq!(shared.kernel_spec_ctrl, alone.kernel_spec_ctrl | bit);
+            assert_eq!(shared.user_spec_ctrl, alone.user_spec_ctrl | bit);
+            assert_eq!((shared.keep_apart, alone.keep_apart), (kept, false));
+        }
+    }
+    let shared = Report::new(zen_2(), Mode::parse("smt=allow"));
+    let told = shared.line(Vulnerability::SpectreV2, true).to_string();
+    assert!(told.contains("; STIBP: forced"), "{told}");
+}
+
 /// Without SMEP a return at the entry could be steered before the register is written.
 #[test]
 fn entries_are_restricted_with_smep_only() {
@@ -585,6 +610,8 @@ proptest! {
         prop_assert!(plan.kernel_spec_ctrl == 0 || processor.has(Capabilities::IBRS)
             || plan.kernel_spec_ctrl == spec_ctrl::BHI_DIS_S && processor.has(Capabilities::BHI_CONTROL));
         prop_assert!(plan.has_spec_ctrl || plan.kernel_spec_ctrl & !spec_ctrl::BHI_DIS_S == 0);
+        let shared = Report::new(processor, Mode { shares_cores: true, ..Mode::default() }).plan;
+        prop_assert!(!shared.keep_apart || processor.has(Capabilities::STIBP) && shared.has_spec_ctrl);
         prop_assert!(!plan.tsx_off || processor.says(arch::TSX_CTRL));
         prop_assert!(!plan.auto_ibrs || processor.has(Capabilities::AUTO_IBRS));
         prop_assert!(plan.entry < Entry::RestrictBranches || processor.has(Capabilities::IBRS));

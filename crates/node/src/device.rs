@@ -161,15 +161,17 @@ fn try_create(call: &mut Create) -> Result<()> {
             mitigations += &format!("{name}={choice} ");
         }
     }
-    let cmdline = format!("{mitigations}{trace}{more}");
+    // Behind what was asked for: the kernel is told so however it is called.
+    let (sharing, smt) = if call.flags & dev::CREATE_SHARED_CORES != 0 {
+        (Sharing::Shared, " smt=allow")
+    } else {
+        (Sharing::WholeCores, "")
+    };
+    let cmdline = format!("{mitigations}{trace}{more}{smt}");
     let spec = Spec {
         id,
         cpus: call.cpus,
-        sharing: if call.flags & dev::CREATE_SHARED_CORES != 0 {
-            Sharing::Shared
-        } else {
-            Sharing::WholeCores
-        },
+        sharing,
         memory: call.mem,
         label: &label,
         cmdline: &cmdline,
