@@ -69,6 +69,7 @@ mod ptrace;
 mod ptys;
 mod quiet;
 mod raw_sockets;
+mod real_time_loop;
 mod receive_options;
 mod rseq;
 mod runner;
@@ -218,6 +219,7 @@ fn main() -> ExitCode {
         ["core-dump-ignore", arguments @ ..] => core_dumps::ignore(arguments),
         ["canary", what] => canary::run(what),
         ["bad-memory"] => bad_memory::run(),
+        ["real-time-loop"] => real_time_loop::run(),
         ["hold-thread", process, number] => stopper::hold([process, number]),
         ["stop-threads", process, seed] => stopper::run([process, seed]),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),

@@ -72,6 +72,10 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
                 outranked,
             ),
             (
+                "a real-time loop of root leaves others a twentieth of the processor, and `skerry ls` answers",
+                throttled,
+            ),
+            (
                 "a flood of output leaves a busy program its share of the processor",
                 flooded,
             ),
@@ -137,6 +141,26 @@ fn outranked(printed: &str) -> Result<String> {
     let switches = after[0] - before[0];
     ensure!(switches < MOST, "{switches} switches");
     Ok(format!("{switches} switches"))
+}
+
+/// The real-time program had the processor but for a twentieth of it, in which the tool was served,
+/// at least once in two periods.
+fn throttled(printed: &str) -> Result<String> {
+    let (before, after) = (numbers(printed, "before")?, numbers(printed, "after")?);
+    let [elapsed, used] = [0, 1].map(|i| after[i] - before[i]);
+    let share = used * 100 / elapsed.max(1);
+    ensure!(
+        (90..=97).contains(&share),
+        "the real-time program had {share}% of the processor"
+    );
+    let served = numbers(printed, "served")?[0];
+    ensure!(
+        served >= elapsed / 200,
+        "{served} in {elapsed} hundredths of a second"
+    );
+    Ok(format!(
+        "the real-time program had {share}%; {served} answers in {elapsed} hundredths of a second"
+    ))
 }
 
 /// The busy program had its share beside the flood, and doorbells were served at most each 200 µs.
