@@ -5,11 +5,11 @@ use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::inet_sockets::{get, pair, socket};
+use crate::inet_sockets::{get, pair, set, socket};
 use crate::sockets::errno;
 use crate::{Check, checked};
 
@@ -19,6 +19,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("net-admin-interfaces-by-ioctl", interfaces),
     ("net-admin-time-of-the-last-message", last_message),
     ("net-admin-files-about-the-network", files),
+    ("net-admin-memory-of-sockets", memory_of_sockets),
 ];
 
 const SIOCGSTAMP: libc::c_ulong = 0x8906;
@@ -226,4 +227,83 @@ fn files() -> Result<()> {
     );
     drop(connection);
     Ok(())
+}
+
+/// A number of `/proc/net/sockstat`: the one behind `name` in the line of `of`.
+fn sockstat(of: &str, name: &str) -> Result<usize> {
+    let text = fs::read_to_string("/proc/net/sockstat")?;
+    let mut words = text
+        .lines()
+        .find_map(|line| line.strip_prefix(of)?.strip_prefix(": "))
+        .with_context(|| format!("no {of} in {text}"))?
+        .split(' ');
+    words.find(|word| *word == name);
+    let number = words.next().with_context(|| format!("no {name} of {of}"))?;
+    Ok(number.parse()?)
+}
+
+fn memory_of_sockets() -> Result<()> {
+    /// Bytes that wait in the end. Linux tells of a megabyte more or less for each processor.
+    const BYTES: usize = 12 << 20;
+    /// Pages that are told of it at least, and of nothing at most.
+    const MANY: usize = 1 << 10;
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let now = || -> Result<[usize; 5]> {
+        Ok([
+            sockstat("sockets", "used")?,
+            sockstat("TCP", "inuse")?,
+            sockstat("TCP", "mem")?,
+            sockstat("UDP", "inuse")?,
+            sockstat("UDP", "mem")?,
+        ])
+    };
+    let room = |fd: i32| {
+        for option in [libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE] {
+            set(&fd, libc::SOL_SOCKET, option, &(BYTES as i32).to_ne_bytes())?;
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    let before = now()?;
+    let (local, _) = std::os::unix::net::UnixStream::pair()?;
+    let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    room(udp.as_raw_fd())?;
+    let (near, far) = pair()?;
+    near.set_nonblocking(true)?;
+    room(near.as_raw_fd())?;
+    room(far.as_raw_fd())?;
+    let bytes = vec![7; 32_768];
+    let mut sent = 0;
+    while sent < BYTES / 2 {
+        sent += udp.send_to(&bytes, udp.local_addr()?)?;
+    }
+    let mut written = 0;
+    while written < BYTES / 2 {
+        match io::Write::write(&mut &near, &bytes) {
+            Ok(more) => written += more,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let full = now()?;
+    ensure!(full[0] >= before[0] + 4, "sockets: {before:?}, {full:?}");
+    ensure!(full[1] == before[1] + 2, "of TCP: {before:?}, {full:?}");
+    ensure!(full[3] == before[3] + 1, "of UDP: {before:?}, {full:?}");
+    for kind in [2, 4] {
+        ensure!(
+            full[kind] >= before[kind] + MANY,
+            "{written} bytes are nothing: {before:?}, {full:?}"
+        );
+    }
+    drop((local, udp, near, far));
+    // Linux gives the memory back a little later.
+    let begin = Instant::now();
+    loop {
+        let after = now()?;
+        if [2, 4].iter().all(|&kind| after[kind] < before[kind] + MANY) {
+            return Ok(());
+        }
+        let waited = begin.elapsed();
+        ensure!(waited < PATIENCE, "it stays: {before:?}, {after:?}");
+        std::thread::yield_now();
+    }
 }
