@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::source::{self, Counts};
 use crate::trusted::{self, Source};
-use crate::{audit, build, dependencies, diff, generated, layers, pages, paths, retired, style};
+use crate::{
+    audit, build, dependencies, diff, generated, growth, layers, pages, paths, retired, style,
+};
 
 /// Packages that only build for bare metal: everything that calls the guard.
 pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "node", "skerry-kernel"];
@@ -61,6 +63,10 @@ pub fn all() -> Vec<Outcome> {
             unsafe_is_forbidden(),
         ),
         ("every file has one topic", file_lengths()),
+        (
+            "lists of the kernel stay small, or ask for what they grow by",
+            every_source().and_then(|sources| growth::check(&sources)),
+        ),
         (
             "modules use what is in their layer or below",
             every_source().and_then(|sources| layers::check(&sources)),

@@ -13,6 +13,7 @@ mod device_calls;
 mod diff;
 mod fuzz;
 mod generated;
+mod growth;
 mod initramfs;
 mod iso;
 mod ksyms;

@@ -186,7 +186,7 @@ impl Inotify {
     /// checked `mask` by [`check_mask`]. Returns the watch descriptor.
     ///
     /// # Errors
-    /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` if the user has as many as there may be.
+    /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` if the user has as many as there may be, `ENOMEM`.
     pub fn add(&self, inode: &Arc<dyn Inode>, mask: u32) -> Result<i32> {
         let kept = mask & (sys::IN_ALL_EVENTS | sys::IN_EXCL_UNLINK | sys::IN_ONESHOT | DN_RENAME);
         let mut table = MARKS.lock();
@@ -204,6 +204,13 @@ impl Inotify {
                 mark.mask.store(kept, Ordering::Relaxed);
             }
             return Ok(mark.wd);
+        }
+        // Many may watch one file.
+        if of_file.try_reserve(1).is_err() {
+            if of_file.is_empty() {
+                table.remove(&inode_address(inode));
+            }
+            return Err(Errno::ENOMEM);
         }
         let charge = match &self.charge {
             None => None,

@@ -1,17 +1,18 @@
-//! A list that is nearly always of one element, and takes no memory from the heap then.
+//! A list that is nearly always of one element, and takes no memory from the heap then. It may be
+//! one of all areas of a program, which cannot be refused.
 
-use alloc::vec::Vec;
+use fallible::Pieces;
 
 pub(crate) struct SmallVec<T> {
     first: Option<T>,
-    rest: Vec<T>,
+    rest: Pieces<T>,
 }
 
 impl<T> Default for SmallVec<T> {
     fn default() -> Self {
         Self {
             first: None,
-            rest: Vec::new(),
+            rest: Pieces::default(),
         }
     }
 }
@@ -27,7 +28,7 @@ impl<T> SmallVec<T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.first.iter().chain(&self.rest)
+        self.first.iter().chain(self.rest.iter())
     }
 
     #[inline]
@@ -38,7 +39,8 @@ impl<T> SmallVec<T> {
 
 impl<T> IntoIterator for SmallVec<T> {
     type Item = T;
-    type IntoIter = core::iter::Chain<core::option::IntoIter<T>, alloc::vec::IntoIter<T>>;
+    type IntoIter =
+        core::iter::Chain<core::option::IntoIter<T>, <Pieces<T> as IntoIterator>::IntoIter>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.first.into_iter().chain(self.rest)

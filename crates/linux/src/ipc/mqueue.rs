@@ -356,16 +356,17 @@ pub fn sys_mq_timedsend(
         if state.count >= queue.max_messages {
             return None;
         }
-        state
-            .messages
-            .entry(priority)
-            .or_default()
-            .extend(message.take());
+        // The superuser may allow very many.
+        let of_priority = state.messages.entry(priority).or_default();
+        if of_priority.try_reserve(1).is_err() {
+            return Some(Err(Errno::ENOMEM));
+        }
+        of_priority.extend(message.take());
         state.count += 1;
         let tells = state.count == 1 && state.receivers == 0;
-        Some(if tells { state.notice.take() } else { None })
+        Some(Ok(if tells { state.notice.take() } else { None }))
     };
-    let notice = wait(&queue.senders, nonblocking, until, attempt)?;
+    let notice = wait(&queue.senders, nonblocking, until, attempt)??;
     queue.receivers.wake_one();
     queue.source.notify();
     if let Some(Notification { pid, how }) = notice {

@@ -103,11 +103,16 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: UserAddr, size: usize, flags: u32)
         if let Err(error) = state.info.owner.check(&cred, WRITE) {
             return Some(Err(error));
         }
-        let info = &mut state.info;
+        let info = &state.info;
         let limit = info.limit.min(MAX_QUEUE_BYTES);
         if info.bytes + size as u64 > limit || info.count + 1 > limit {
             return None;
         }
+        // Messages of nothing count, too, but there may be very many.
+        if state.messages.try_reserve(1).is_err() {
+            return Some(Err(Errno::ENOMEM));
+        }
+        let info = &mut state.info;
         info.bytes += size as u64;
         info.count += 1;
         (info.sent, info.last_sender) = (now(), task.pid().raw());

@@ -18,6 +18,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use fallible::Pieces;
 use fs::File;
 use task::Mutex;
 
@@ -62,7 +63,8 @@ impl Default for InflightSockets {
 /// Files that are being dropped.
 #[derive(Default)]
 struct Discarded {
-    files: Vec<Arc<File>>,
+    /// As many as there are under way, if they are in each other's queues.
+    files: Pieces<Arc<File>>,
     under_way: bool,
 }
 
@@ -112,13 +114,13 @@ impl InflightTable for InflightSockets {
     /// Drops files. One of them may be a socket in whose queue there are others, and so on without
     /// end: that is done in a loop, by whoever comes first, because recursion would need stack for
     /// every level.
-    fn discard(&self, mut files: Vec<Arc<File>>) {
+    fn discard(&self, files: Vec<Arc<File>>) {
         if files.is_empty() {
             return;
         }
         {
             let mut discarded = self.discarded.lock();
-            discarded.files.append(&mut files);
+            discarded.files.extend(files);
             if core::mem::replace(&mut discarded.under_way, true) {
                 return;
             }
