@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use libc::{c_int, c_long};
 
 use crate::Check;
+use crate::calls::{call, fails};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("scheduling-policies", policies),
@@ -314,8 +315,32 @@ fn attributes() -> Result<()> {
             set_attr(&mut bad) == Err(libc::EINVAL),
             "a flag nobody knows"
         );
+        for (byte, errno) in [(1, libc::E2BIG), (0, libc::EFAULT)] {
+            fails(set_cut_off(byte), errno, "attributes that end in a hole")?;
+        }
         Ok(())
     })
+}
+
+/// Sets attributes that say that they have a page's bytes, of which there is one more than are
+/// known: what it says counts before what is not there.
+fn set_cut_off(byte: u8) -> i64 {
+    const PAGE: usize = 4096;
+    const KNOWN: usize = 56;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let pages = call!(SYS_mmap, 0, 2 * PAGE, access, flags, -1i32, 0) as usize;
+    call!(SYS_munmap, pages + PAGE, PAGE);
+    let at = pages + PAGE - KNOWN - 1;
+    let place = std::ptr::with_exposed_provenance_mut::<u8>(at);
+    // SAFETY: a page of this function's own.
+    unsafe {
+        place.cast::<u32>().write_unaligned(PAGE as u32);
+        place.add(KNOWN).write(byte);
+    }
+    let result = call!(SYS_sched_setattr, 0, at, 0);
+    call!(SYS_munmap, pages, PAGE);
+    result
 }
 
 /// Policy that a child finds after the calling thread has forked.

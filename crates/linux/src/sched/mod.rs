@@ -14,7 +14,7 @@ use linux_raw_sys::general as sys;
 use uapi::pid::{Pgid, Tid};
 use uapi::time::TimeSpec;
 use uapi::user_addr::UserAddr;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::process_table;
 use crate::sched::permissions::{check_change, check_nice};
@@ -269,18 +269,18 @@ fn read_attr(addr: UserAddr) -> Result<SchedAttr, Errno> {
         0 => ATTR_SIZE_0,
         size => size,
     };
-    let mut bytes = vec![0; size.clamp(ATTR_SIZE_0, ATTR_SIZE_MAX)];
-    let mut fits = bytes.len() == size;
-    if fits {
-        uaccess::read_bytes(addr, &mut bytes)?;
-        fits = bytes.iter().skip(known).all(|&byte| byte == 0);
-    }
-    if !fits {
+    let fits = if (ATTR_SIZE_0..=ATTR_SIZE_MAX).contains(&size) {
+        uaccess::check_zeroed(addr, known.min(size)..size)
+    } else {
+        Err(Errno::E2BIG)
+    };
+    if fits == Err(Errno::E2BIG) {
         UserPtr::<u32>::new(addr).write(&(known as u32))?;
-        return Err(Errno::E2BIG);
     }
-    bytes.resize(known, 0);
-    SchedAttr::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)
+    fits?;
+    let mut attr = SchedAttr::new_zeroed();
+    uaccess::read_bytes(addr, &mut attr.as_mut_bytes()[..size.min(known)])?;
+    Ok(attr)
 }
 
 /// `sched_setattr(2)`: sets policy and attributes of a thread.
