@@ -38,7 +38,7 @@ const ERRORS: [i32; 6] = [
 /// Requests of one call that are refused, one at a time: none has as many.
 const MOST: u32 = 2000;
 /// Passes of which each leaves something if there is a leak.
-const PASSES: usize = 3;
+const PASSES: usize = 8;
 const PAGE: usize = 4096;
 static BYTES: [u8; 1 << 16] = [b'x'; 1 << 16];
 
