@@ -362,7 +362,10 @@ mod tests {
         assert_eq!(look(None, &mut || Some(())), Some(Ok(())));
         // It comes back by itself, though nobody wakes it.
         assert_eq!(look(None, never), None);
-        assert_eq!(look(Some(Deadline::after_ns(3_600_000_000_000)), never), None);
+        assert_eq!(
+            look(Some(Deadline::after_ns(3_600_000_000_000)), never),
+            None
+        );
         let passed = look(Some(Deadline::PASSED), never);
         assert_eq!(passed, Some(Err(WaitError::TimedOut)));
         current().set_signal_pending();

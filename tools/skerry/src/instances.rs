@@ -163,8 +163,8 @@ pub fn creation_error(refused: &CreateError, request: &CreateOptions, name: &str
     }
 }
 
-/// Message for want of CPUs. `withheld`: how many nobody gets while other threads of their cores are
-/// in use; none is counted where one thread of each core is used anyway.
+/// Message for want of CPUs. `withheld`: how many nobody gets while other threads of their cores
+/// are in use; none is counted where one thread of each core is used anyway.
 fn too_few_cpus(free: u32, withheld: Option<u32>, request: &CreateOptions) -> String {
     let asked = request.cpus;
     let is_free = match free {
