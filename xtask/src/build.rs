@@ -175,19 +175,26 @@ fn compile(name: &str, flags: &[&str], files: &[PathBuf]) -> Result<PathBuf> {
 
 /// Builds the test program in Go; returns its path.
 pub fn go_test_program() -> Result<PathBuf> {
-    go("go-tests", "tests/programs/go", false)
+    go("go-tests", "tests/programs/go", Cgo::Off)
 }
 
 /// Builds Go's HTTP server and clients twice: without the C library, and linked with it
 /// dynamically; returns the paths.
 pub fn go_http() -> Result<[PathBuf; 2]> {
     Ok([
-        go("http-static", "tests/cases/debian/http", false)?,
-        go("http-cgo", "tests/cases/debian/http", true)?,
+        go("http-static", "tests/cases/debian/http", Cgo::Off)?,
+        go("http-cgo", "tests/cases/debian/http", Cgo::On)?,
     ])
 }
 
-fn go(name: &str, source: &str, cgo: bool) -> Result<PathBuf> {
+/// Use of the C library by a program in Go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cgo {
+    On,
+    Off,
+}
+
+fn go(name: &str, source: &str, cgo: Cgo) -> Result<PathBuf> {
     let program = paths::target().join("machine").join(name);
     run(Command::new("go")
         .args(["build", "-o"])
@@ -195,7 +202,7 @@ fn go(name: &str, source: &str, cgo: bool) -> Result<PathBuf> {
         .arg("main.go")
         .current_dir(paths::root().join(source))
         .envs([
-            ("CGO_ENABLED", if cgo { "1" } else { "0" }),
+            ("CGO_ENABLED", if cgo == Cgo::On { "1" } else { "0" }),
             ("GOFLAGS", ""),
             ("GO111MODULE", "off"),
         ]))

@@ -154,20 +154,37 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         ..Machine::default()
     };
     match &arguments.what {
-        What::Syscalls(options) => report(syscalls(options, machine), options.json),
-        What::Failures(options) => report(failures::failures(options, machine), false),
-        What::Manage(options) => report(manage::manage(options, machine), options.json),
+        What::Syscalls(options) => report(syscalls(options, machine), Format::of(options.json)),
+        What::Failures(options) => report(failures::failures(options, machine), Format::Text),
+        What::Manage(options) => report(manage::manage(options, machine), Format::of(options.json)),
         What::Hunt(hunts) => {
             let (hunt, options) = hunts.split();
-            report(hunts::hunt(&[hunt], options, machine), options.json)
+            report(
+                hunts::hunt(&[hunt], options, machine),
+                Format::of(options.json),
+            )
         }
     }
 }
 
+/// Form of a report.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Text,
+    Json,
+}
+
+impl Format {
+    /// The one that `--json`, given or not, asks for.
+    fn of(json: bool) -> Self {
+        if json { Self::Json } else { Self::Text }
+    }
+}
+
 /// Prints what was done, or why not.
-fn report(outcome: Result<impl Serialize + std::fmt::Display>, json: bool) -> Result<ExitCode> {
+fn report(outcome: Result<impl Serialize + std::fmt::Display>, format: Format) -> Result<ExitCode> {
     match &outcome {
-        Ok(done) if json => println!("{}", serde_json::to_string(done)?),
+        Ok(done) if format == Format::Json => println!("{}", serde_json::to_string(done)?),
         Ok(done) => println!("{done}"),
         Err(error) => println!("{error:#}"),
     }

@@ -88,7 +88,11 @@ const FILES: [(&str, &str); 4] = [
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let packages = resolve(&arguments.packages)?;
     eprintln!("{} packages", packages.len());
-    write(&fetch(&packages)?, &arguments.output, arguments.all)?;
+    write(
+        &fetch(&packages)?,
+        &arguments.output,
+        Contents::of(arguments.all),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -113,7 +117,7 @@ pub fn cached(lists: &[&[&str]]) -> Result<PathBuf> {
     static FILLING: Mutex<()> = Mutex::new(());
     let _filling = FILLING.lock().unwrap_or_else(PoisonError::into_inner);
     if !output.exists() {
-        write(&fetch(&resolved)?, &output, false)?;
+        write(&fetch(&resolved)?, &output, Contents::Needed)?;
     }
     Ok(output)
 }
@@ -208,12 +212,12 @@ fn fetch(packages: &BTreeMap<String, String>) -> Result<Vec<PathBuf>> {
 }
 
 /// Writes the archive, as a whole or not at all.
-fn write(packages: &[PathBuf], output: &Path, all: bool) -> Result<()> {
+fn write(packages: &[PathBuf], output: &Path, contents: Contents) -> Result<()> {
     let part = output.with_extension(format!("part.{}", std::process::id()));
     let failed = || format!("cannot write {}", part.display());
     let mut tree = Tree::new(
         BufWriter::new(File::create(&part).with_context(failed)?),
-        all,
+        contents,
     );
     let written = tree.fill(packages).and_then(|()| {
         tree.builder.into_inner()?.into_inner()?.sync_all()?;
@@ -226,19 +230,34 @@ fn write(packages: &[PathBuf], output: &Path, all: bool) -> Result<()> {
     written
 }
 
+/// Files of a package that go into an archive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    All,
+    /// Documentation, manual pages and translations are left out.
+    Needed,
+}
+
+impl Contents {
+    /// The choice of `--all`, given or not.
+    fn of(all: bool) -> Self {
+        if all { Self::All } else { Self::Needed }
+    }
+}
+
 /// The archive, and what is in it.
 struct Tree<W: Write> {
     builder: Builder<W>,
     names: BTreeSet<PathBuf>,
-    all: bool,
+    contents: Contents,
 }
 
 impl<W: Write> Tree<W> {
-    fn new(output: W, all: bool) -> Self {
+    fn new(output: W, contents: Contents) -> Self {
         Self {
             builder: Builder::new(output),
             names: BTreeSet::new(),
-            all,
+            contents,
         }
     }
 
@@ -308,7 +327,7 @@ impl<W: Write> Tree<W> {
     }
 
     fn left_out(&self, name: &Path) -> bool {
-        !self.all
+        self.contents == Contents::Needed
             && DOCUMENTATION
                 .iter()
                 .any(|directory| name.starts_with(directory))

@@ -64,10 +64,10 @@ enum FaultOutcome {
 }
 
 impl FaultOutcome {
-    /// The outcome after a page of an area was mapped, to be written to or not.
-    fn made_usable(area: &Vma, write: bool) -> Self {
+    /// The outcome after a page of an area was mapped that is going to be written to.
+    fn written(area: &Vma) -> Self {
         match &area.mapped {
-            Some(source) if write && area.is_shared() && source.object.is_file() => {
+            Some(source) if area.is_shared() && source.object.is_file() => {
                 Self::SharedWrite(source.object.clone())
             }
             _ => Self::Done,
@@ -225,10 +225,10 @@ impl AddressSpace {
                     );
                 }
                 // A page kept as inaccessible may still be shared with a child.
-                Ok(if write && !written {
-                    FaultOutcome::Retry
-                } else {
-                    FaultOutcome::made_usable(area, write)
+                Ok(match (write, written) {
+                    (false, _) => FaultOutcome::Done,
+                    (true, true) => FaultOutcome::written(area),
+                    (true, false) => FaultOutcome::Retry,
                 })
             }
             // Another thread was faster, or a CPU remembered what was before.
@@ -307,7 +307,7 @@ impl AddressSpace {
             self.table.replace(va, &page, copy, perm)
         };
         Ok(if done {
-            FaultOutcome::made_usable(area, true)
+            FaultOutcome::written(area)
         } else {
             FaultOutcome::Retry
         })

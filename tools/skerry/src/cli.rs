@@ -459,12 +459,19 @@ fn run_command(
         Command::Start(start) => start_all(device, &start, here),
         Command::Stop(Stop { force, time, names }) => {
             for_each_instance(device, &names, here.out, |status| {
-                instances::stop(device, status, force, Duration::from_secs(time.into()))
+                if force {
+                    instances::halt(device, status)
+                } else {
+                    instances::stop(device, status, Duration::from_secs(time.into()))
+                }
             })
         }
         Command::Rm(Remove { force, names }) => {
             for_each_instance(device, &names, here.out, |status| {
-                instances::remove(device, status, force)
+                if force {
+                    instances::halt(device, status)?;
+                }
+                instances::remove(device, status)
             })
         }
         Command::Prune => {
@@ -474,7 +481,7 @@ fn run_command(
                 .map(|s| label(s).to_owned())
                 .collect();
             for_each_instance(device, &Names { names: ended }, here.out, |status| {
-                instances::remove(device, status, false)
+                instances::remove(device, status)
             })
         }
         Command::Ls(List {
@@ -631,7 +638,13 @@ fn start_all(device: &dyn Device, start: &Start, mut here: Stdio<'_>) -> Result<
     if !start.interactive {
         here.input = None;
     }
-    run::attach_until_end(device, &status, run::Options::default(), true, &mut here)
+    run::attach_until_end(
+        device,
+        &status,
+        run::Options::default(),
+        run::Join::Start,
+        &mut here,
+    )
 }
 
 fn version(device: Option<&dyn Device>, command: &Command, out: &mut dyn Write) -> Result<u8> {

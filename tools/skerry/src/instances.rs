@@ -411,17 +411,29 @@ pub fn start(device: &dyn Device, status: &Status) -> Result<()> {
 ///
 /// # Errors
 /// If it has not ended even so.
-pub fn stop(device: &dyn Device, status: &Status, force: bool, grace: Duration) -> Result<()> {
+pub fn stop(device: &dyn Device, status: &Status, grace: Duration) -> Result<()> {
     if status.state != dev::STATE_RUNNING {
         return Ok(());
     }
     let (id, name) = (status.id, label(status));
-    if !force && device.control(dev::SHUTDOWN, id, 0).is_ok() {
+    if device.control(dev::SHUTDOWN, id, 0).is_ok() {
         match device.wait(id, Some(grace)) {
             Err(error) if error.kind() == ErrorKind::TimedOut => {}
             other => return other.context(|| format!("cannot wait for {name}")),
         }
     }
+    halt(device, status)
+}
+
+/// Takes the CPUs of a running instance away, and waits until it has ended.
+///
+/// # Errors
+/// If it has not ended after a while.
+pub fn halt(device: &dyn Device, status: &Status) -> Result<()> {
+    if status.state != dev::STATE_RUNNING {
+        return Ok(());
+    }
+    let (id, name) = (status.id, label(status));
     match device.control(dev::HALT, id, 0) {
         // It has ended by itself in this moment.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
@@ -438,15 +450,12 @@ pub fn stop(device: &dyn Device, status: &Status, force: bool, grace: Duration) 
         })
 }
 
-/// Forgets an instance; with `force` it is halted first if it runs.
+/// Forgets an instance.
 ///
 /// # Errors
 /// If it runs.
-pub fn remove(device: &dyn Device, status: &Status, force: bool) -> Result<()> {
+pub fn remove(device: &dyn Device, status: &Status) -> Result<()> {
     let name = label(status);
-    if force {
-        stop(device, status, true, Duration::ZERO)?;
-    }
     device
         .control(dev::DESTROY, status.id, 0)
         .map_err(|error| match error.raw_os_error() {
@@ -568,7 +577,7 @@ mod tests {
         start(&mock, &status).unwrap();
         let running = find(&mock, "box").unwrap();
         assert!(
-            remove(&mock, &running, false)
+            remove(&mock, &running)
                 .unwrap_err()
                 .message
                 .contains("--force")
@@ -579,7 +588,8 @@ mod tests {
                 .message
                 .contains("running")
         );
-        remove(&mock, &running, true).unwrap();
+        halt(&mock, &running).unwrap();
+        remove(&mock, &running).unwrap();
         assert!(all(&mock).unwrap().is_empty());
     }
 
@@ -589,13 +599,8 @@ mod tests {
         for (name, state) in [("polite", dev::STATE_EXITED), ("deaf", dev::STATE_HALTED)] {
             let status = create(&mock, &request(name, &[name]), SystemTime::now()).unwrap();
             start(&mock, &status).unwrap();
-            stop(
-                &mock,
-                &find(&mock, name).unwrap(),
-                false,
-                Duration::from_millis(5),
-            )
-            .unwrap();
+            let running = find(&mock, name).unwrap();
+            stop(&mock, &running, Duration::from_millis(5)).unwrap();
             assert_eq!(find(&mock, name).unwrap().state, state);
         }
     }

@@ -72,7 +72,7 @@ pub fn run(
                 .map(|()| 0)
         })
     } else {
-        attach_until_end(device, &created, options, true, &mut here)
+        attach_until_end(device, &created, options, Join::Start, &mut here)
     };
     let remove = options.remove && !options.detach;
     let never_ran = started.is_err()
@@ -97,7 +97,7 @@ pub fn attach(
     mut here: Stdio<'_>,
 ) -> Result<u8> {
     match status.state {
-        dev::STATE_RUNNING => attach_until_end(device, status, options, false, &mut here),
+        dev::STATE_RUNNING => attach_until_end(device, status, options, Join::Running, &mut here),
         dev::STATE_CREATED => Err(Failure::new(format!(
             "{0} was not started: use `skerry start {0}`",
             label(status)
@@ -110,6 +110,15 @@ pub fn attach(
     }
 }
 
+/// Moment at which one connects to an instance.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// Before it starts: it is started then.
+    Start,
+    /// While it runs.
+    Running,
+}
+
 /// Connects to an instance, starts it if it is to be, and stays until its end.
 ///
 /// # Errors
@@ -118,7 +127,7 @@ pub fn attach_until_end(
     device: &dyn Device,
     status: &Status,
     options: Options,
-    start: bool,
+    join: Join,
     here: &mut Stdio<'_>,
 ) -> Result<u8> {
     let (id, name) = (status.id, label(status));
@@ -128,8 +137,12 @@ pub fn attach_until_end(
         ));
     }
     let cannot = || format!("cannot connect to {name}");
-    let output =
-        dev::ATTACH_FOLLOW | dev::ATTACH_PRESSURE | if start { dev::ATTACH_FROM_START } else { 0 };
+    let output = dev::ATTACH_FOLLOW
+        | dev::ATTACH_PRESSURE
+        | match join {
+            Join::Start => dev::ATTACH_FROM_START,
+            Join::Running => 0,
+        };
     let mut signals = if here.signals {
         Some(Signals::new().context(cannot)?)
     } else {
@@ -174,7 +187,7 @@ pub fn attach_until_end(
     };
     // First, so that the program finds it whenever it looks.
     tell_size();
-    if start {
+    if join == Join::Start {
         instances::start(device, status)?;
     }
     let mut impatience = 0;

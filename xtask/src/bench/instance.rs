@@ -51,9 +51,9 @@ const TIMES: [(&str, &str, Option<f64>); 3] = [
 /// Measures in machines of four processors: one whose clock is the host's, and one whose clock
 /// counts instructions.
 pub fn measure(runs: usize, table: &mut Table) -> Result<()> {
-    let output = run(4 * runs, false)?;
+    let output = run(4 * runs, Clock::Host)?;
     times(&output, "ms", table)?;
-    times(&run(2, true)?, super::COUNTED_MS, table)?;
+    times(&run(2, Clock::Instructions)?, super::COUNTED_MS, table)?;
     let least = output
         .lines()
         .find_map(|line| line.strip_prefix("least "))
@@ -68,8 +68,16 @@ pub fn measure(runs: usize, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
+/// Clock of a measurement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Clock {
+    Host,
+    /// Time passes with the instructions of the emulated machine.
+    Instructions,
+}
+
 /// Runs the script; returns what it printed.
-fn run(instances: usize, icount: bool) -> Result<String> {
+fn run(instances: usize, clock: Clock) -> Result<String> {
     let script = SCRIPT.replace("RUNS", &instances.to_string());
     let mut machine = Machine {
         append: "quiet".into(),
@@ -78,7 +86,7 @@ fn run(instances: usize, icount: bool) -> Result<String> {
         command: ["/bin/sh", "-c", &script].map(OsString::from).to_vec(),
         ..Machine::default()
     };
-    machine.hardware.icount = icount;
+    machine.hardware.icount = clock == Clock::Instructions;
     let (mut output, mut complaints) = (Vec::new(), Vec::new());
     let streams = Streams {
         input: Box::new(std::io::empty()),

@@ -156,7 +156,7 @@ impl Page<'_> {
         // that is not.
         without
             .iter()
-            .for_each(|name| both.add(false, (*name).to_owned()));
+            .for_each(|name| both.missing.push((*name).to_owned()));
         let share = format!(
             "{} errors and {} flags",
             sum.errors.share(),

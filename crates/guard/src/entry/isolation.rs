@@ -22,7 +22,7 @@ use crate::arch::cpu::{self, CpuArea, CpuId, EntryArea};
 use crate::arch::features::{self, Features};
 use crate::arch::user;
 use crate::mem::phys::PhysAddr;
-use crate::paging::{isolated, kernel};
+use crate::paging::{Translations, isolated, kernel};
 use crate::speculation;
 
 /// Bit of CR3 that keeps what is cached under the identifier loaded.
@@ -217,21 +217,21 @@ pub(crate) fn init_cpu(area: &CpuArea) {
             0
         };
         area.entry.keep.store(keep, Ordering::Relaxed);
-        set_roots(kernel::root(), isolated::root(), 0, false);
+        set_roots(kernel::root(), isolated::root(), 0, Translations::Dropped);
     }
 }
 
 /// Sets the roots between which this CPU changes from now on, which have the identifier `asid`, 0
 /// where there are none. What is cached of the program's under it is dropped at the next return to
-/// ring 3, unless it is to be kept. Interrupts are off.
-pub(crate) fn set_roots(kernel: PhysAddr, user: PhysAddr, asid: u64, keep: bool) {
+/// ring 3, unless it is kept. Interrupts are off.
+pub(crate) fn set_roots(kernel: PhysAddr, user: PhysAddr, asid: u64, cached: Translations) {
     let area = &cpu::area().entry;
     let bit = area.keep.load(Ordering::Relaxed);
     let program = if bit == 0 { 0 } else { asid | PROGRAM };
     area.kernel_cr3
         .store(kernel.0 | asid | bit, Ordering::Relaxed);
     area.user_cr3.store(
-        user.0 | program | if keep { bit } else { 0 },
+        user.0 | program | if cached == Translations::Kept { bit } else { 0 },
         Ordering::Relaxed,
     );
 }

@@ -9,6 +9,15 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// Fate of the translations cached under an identifier when a root is loaded with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Translations {
+    /// All changes of the table were followed: they are good.
+    Kept,
+    /// Some may be stale.
+    Dropped,
+}
+
 /// Identifiers per CPU, from 1 up; 0 is that of the kernel's own tables.
 const COUNT: usize = 8;
 
@@ -47,20 +56,23 @@ impl Asids {
             .position(|slot| slot.table.load(Ordering::Relaxed) == table)
     }
 
-    /// The identifier for `table`, whose last change is `change`, and whether what is cached under
-    /// it is still good. If not the caller drops it.
-    pub(super) fn acquire(&self, table: u64, change: u64) -> (u64, bool) {
-        let (at, good) = match self.slot(table) {
-            Some(at) => (at, self.slots[at].seen.load(Ordering::Relaxed) == change),
+    /// The identifier for `table`, whose last change is `change`, and what becomes of what is
+    /// cached under it.
+    pub(super) fn acquire(&self, table: u64, change: u64) -> (u64, Translations) {
+        let (at, cached) = match self.slot(table) {
+            Some(at) if self.slots[at].seen.load(Ordering::Relaxed) == change => {
+                (at, Translations::Kept)
+            }
+            Some(at) => (at, Translations::Dropped),
             None => {
                 let at = self.next.load(Ordering::Relaxed);
                 self.next.store((at + 1) % COUNT, Ordering::Relaxed);
                 self.slots[at].table.store(table, Ordering::Relaxed);
-                (at, false)
+                (at, Translations::Dropped)
             }
         };
         self.slots[at].seen.store(change, Ordering::Relaxed);
-        (at as u64 + 1, good)
+        (at as u64 + 1, cached)
     }
 
     /// The CPU, on which `table` is active, has dropped what `change` took away. Changes may be
@@ -96,6 +108,7 @@ impl Asids {
 mod tests {
     use proptest::prelude::*;
 
+    use super::Translations::{Dropped, Kept};
     use super::*;
 
     /// A CPU as the manual describes it: per identifier, the change as of which each table's entry
@@ -142,9 +155,9 @@ mod tests {
                     Step::Run { cpu, table } => {
                         let me = &mut cpus[cpu];
                         if me.active.is_none_or(|(active, _)| active != table) {
-                            let (asid, good) = asids[cpu].acquire(table, changes[table as usize]);
+                            let (asid, cached) = asids[cpu].acquire(table, changes[table as usize]);
                             let asid = asid as usize;
-                            if !good {
+                            if cached == Dropped {
                                 me.cached[asid] = None;
                             }
                             me.active = Some((table, asid));
@@ -187,17 +200,17 @@ mod tests {
     #[test]
     fn translations_survive_a_visit_elsewhere() {
         let asids = Asids::new();
-        let (first, good) = asids.acquire(7, 3);
-        assert!(!good && first >= 1);
+        let (first, cached) = asids.acquire(7, 3);
+        assert!(cached == Dropped && first >= 1);
         let (second, _) = asids.acquire(8, 0);
         assert_ne!(first, second);
-        assert_eq!(asids.acquire(7, 3), (first, true));
-        assert_eq!(asids.acquire(7, 4), (first, false));
+        assert_eq!(asids.acquire(7, 3), (first, Kept));
+        assert_eq!(asids.acquire(7, 4), (first, Dropped));
         asids.note_flushed(7, 5);
         asids.note_flushed(8, 2);
-        assert_eq!(asids.acquire(7, 5), (first, true));
-        assert_eq!(asids.acquire(8, 2), (second, false));
+        assert_eq!(asids.acquire(7, 5), (first, Kept));
+        assert_eq!(asids.acquire(8, 2), (second, Dropped));
         asids.invalidate_others(8);
-        assert!(!asids.acquire(7, 5).1);
+        assert_eq!(asids.acquire(7, 5).1, Dropped);
     }
 }

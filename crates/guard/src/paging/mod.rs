@@ -19,6 +19,7 @@ mod table;
 pub(crate) mod tlb;
 mod user;
 
+pub(crate) use asid::Translations;
 pub use large::{large_pages, splits};
 pub(crate) use table::TableView;
 pub use tlb::shootdowns;

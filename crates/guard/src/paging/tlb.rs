@@ -26,7 +26,7 @@ use ::trace::{Kind, Note};
 use abi::layout::PAGE_SIZE;
 use lfmutex::Mutex;
 
-use super::asid::Asids;
+use super::asid::{Asids, Translations};
 use super::{isolated, kernel};
 use crate::cpu::{CpuId, MAX_CPUS};
 use crate::mem::phys::PhysAddr;
@@ -107,6 +107,7 @@ mod cpu {
     pub(in super::super) use crate::isolation::is_on as isolates;
     pub(super) use crate::isolation::{drop_at_return, drops_at_return, set_roots};
     use crate::mem::phys::PhysAddr;
+    use crate::paging::Translations;
 
     /// The bit that forbids execution, if there is one.
     pub(in super::super) fn no_execute() -> Flags {
@@ -122,15 +123,15 @@ mod cpu {
         features::has(Features::PCID)
     }
 
-    /// Loads CR3, which drops all translations under `asid` but global ones, unless they are to be
-    /// kept. Without identifiers `asid` is 0 and nothing is kept.
+    /// Loads CR3, which drops all translations under `asid` but global ones, unless they are kept.
+    /// Without identifiers `asid` is 0 and nothing is kept.
     ///
     /// # Safety
     /// `root` is a complete root table, and stays one while it is loaded. All roots have the same
     /// kernel half, so the code, stack and data in use stay mapped as they are. What is kept was
     /// cached from this very table, and not changed since.
-    pub(super) unsafe fn load(root: PhysAddr, asid: u64, keep: bool) {
-        let value = root.0 | asid | u64::from(keep) << 63;
+    pub(super) unsafe fn load(root: PhysAddr, asid: u64, cached: Translations) {
+        let value = root.0 | asid | u64::from(cached == Translations::Kept) << 63;
         // SAFETY: by the caller's promise; PCIDE is set if the value has more than an address.
         unsafe { asm!("mov cr3, {}", in(reg) value, options(nostack, preserves_flags)) };
     }
@@ -264,18 +265,18 @@ fn replace(table: &ActiveTable, me: CpuId) {
     let old = unsafe { old.as_ref() };
     leave(old, me);
     table.cpus.insert(me);
-    let (asid, keep) = if cpu::has_asids() {
+    let (asid, cached) = if cpu::has_asids() {
         ASIDS[me.0 as usize].acquire(table.id, table.changes.load(Ordering::SeqCst))
     } else {
-        (0, false)
+        (0, Translations::Dropped)
     };
     if let Some(user_root) = table.user_root {
-        cpu::set_roots(table.root, user_root, asid, keep);
+        cpu::set_roots(table.root, user_root, asid, cached);
     }
     // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after
     // `detach` only. What is cached under the identifier is kept only if it is this table's and no
     // change was missed.
-    unsafe { cpu::load(table.root, asid, keep) };
+    unsafe { cpu::load(table.root, asid, cached) };
     current.store(new.cast_mut(), Ordering::Relaxed);
     if let Some(old) = old {
         old.cpus.remove(me);
@@ -307,10 +308,10 @@ pub(super) fn deactivate(table: Option<*const ActiveTable>) {
         let old = unsafe { &*old };
         leave(Some(old), me);
         if old.user_root.is_some() {
-            cpu::set_roots(kernel::root(), isolated::root(), 0, false);
+            cpu::set_roots(kernel::root(), isolated::root(), 0, Translations::Dropped);
         }
         // SAFETY: the kernel's root, never freed.
-        unsafe { cpu::load(kernel::root(), 0, false) };
+        unsafe { cpu::load(kernel::root(), 0, Translations::Dropped) };
         current.store(null_mut(), Ordering::Relaxed);
         old.cpus.remove(me);
     });

@@ -19,6 +19,7 @@ pub(in super::super) mod cpu {
 
     use crate::cpu::CpuId;
     use crate::mem::phys::{self, PhysAddr};
+    use crate::paging::Translations;
     use crate::paging::table::{ENTRIES, TableView, index, span};
 
     /// CPUs that cache: 1 and up.
@@ -124,8 +125,14 @@ pub(in super::super) mod cpu {
     pub(in super::super::super) fn no_execute() -> Flags {
         Flags::empty()
     }
-    pub(in super::super) fn set_roots(_kernel: PhysAddr, user: PhysAddr, asid: u64, keep: bool) {
-        with(|cpu| (cpu.user_root, cpu.user_asid, cpu.drops) = (user, asid | PROGRAM, !keep));
+    pub(in super::super) fn set_roots(
+        _kernel: PhysAddr,
+        user: PhysAddr,
+        asid: u64,
+        cached: Translations,
+    ) {
+        let drops = cached == Translations::Dropped;
+        with(|cpu| (cpu.user_root, cpu.user_asid, cpu.drops) = (user, asid | PROGRAM, drops));
     }
     pub(in super::super) fn drop_at_return() {
         if !missing(Missing::DropAtReturn) {
@@ -144,10 +151,10 @@ pub(in super::super) mod cpu {
         drop(target);
         run_as(cpu.0, MISSING.get(), super::super::interrupt);
     }
-    pub(in super::super) unsafe fn load(root: PhysAddr, asid: u64, keep: bool) {
+    pub(in super::super) unsafe fn load(root: PhysAddr, asid: u64, cached: Translations) {
         with(|cpu| {
             (cpu.root, cpu.asid) = (root, asid);
-            if !keep && !missing(Missing::LoadThatDrops) {
+            if cached == Translations::Dropped && !missing(Missing::LoadThatDrops) {
                 cpu.drop_all(asid);
             }
         });
