@@ -95,7 +95,7 @@ pub struct Heartbeat {
     pub beats: AtomicU64,
     /// TSC since when the CPU sleeps; 0 while it does not.
     pub idle_since: AtomicU64,
-    /// Where the last question found the CPU with interrupts off.
+    /// Instruction pointer at which the last question found the CPU with interrupts off.
     pub place: AtomicU64,
     /// Number of the thread that ran there; [`Self::NO_THREAD`] if there was none.
     pub thread: AtomicU32,

@@ -41,7 +41,7 @@ bitflags! {
 /// Choice of page-table isolation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// As the processor needs, unless mitigations are off.
+    /// Isolation if the processor needs it, unless mitigations are off.
     #[default]
     Auto,
     /// On any processor.

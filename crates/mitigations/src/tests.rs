@@ -324,7 +324,7 @@ fn a_plan_is_what_the_processor_needs_and_has() {
     assert_eq!(plan(&asks, "").entry, Entry::Plain);
 }
 
-/// As on Linux the choice of isolation counts for more than that of all mitigations.
+/// `pti=` counts for more than `mitigations=`, as on Linux.
 #[test]
 fn isolation_is_for_meltdown_or_by_choice() {
     for (cmdline, affected, spared) in [

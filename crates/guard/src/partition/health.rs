@@ -24,7 +24,8 @@ pub enum Health {
     Hung(Hang),
 }
 
-/// Where a CPU hangs, by its own word. As text it is a sentence without a full stop.
+/// Place and thread in which a CPU hangs, by its own word. As text it is a sentence without a full
+/// stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hang {
     cpu: u32,

@@ -20,7 +20,8 @@ const ASKING_NS: u64 = 100_000_000;
 const ANSWERED_NS: u64 = 10_000_000_000;
 /// Answers without a beat that make a CPU hung.
 const ANSWERS: u32 = 20;
-/// As many for one that never had a beat: on its way up it sets up memory with interrupts off.
+/// Answers that make a CPU hung that never had a beat: on its way up it sets up memory with
+/// interrupts off.
 const ANSWERS_COMING_UP: u32 = 100;
 /// Looks without an answer that make it unresponsive.
 const SILENT_LOOKS: u32 = 50;
@@ -28,7 +29,7 @@ const SILENT_LOOKS: u32 = 50;
 /// Facts about a CPU's heartbeat at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Its count.
+    /// Beats since the start.
     pub beats: u64,
     /// The CPU sleeps.
     pub rests: bool,

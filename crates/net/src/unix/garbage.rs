@@ -63,7 +63,7 @@ impl Default for InflightSockets {
 /// Files that are being dropped.
 #[derive(Default)]
 struct Discarded {
-    /// As many as there are under way, if they are in each other's queues.
+    /// Files to drop: at most those under way, if they are in each other's queues.
     files: Pieces<Arc<File>>,
     under_way: bool,
 }

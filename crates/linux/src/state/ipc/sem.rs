@@ -64,7 +64,7 @@ pub(crate) enum Awaited {
 /// A semaphore that keeps a call from being done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Blocked {
-    /// Its place in the set.
+    /// Index of the semaphore in its set.
     pub(crate) number: usize,
     pub(crate) until: Awaited,
 }
