@@ -22,6 +22,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("inet-multicast", multicast),
     ("inet-multicast-limits", multicast_has_limits),
     ("netlink-overrun", netlink_overrun),
+    ("netlink-lists-come-in-parts", netlink_lists),
     ("inet-interfaces", interfaces),
     ("inet-unreachable", unreachable),
 ];
@@ -272,6 +273,69 @@ fn netlink_overrun() -> Result<()> {
     let asked = call!(SYS_sendto, socket.0, request.as_ptr(), 16, 0, 0, 0);
     is(asked, 16, "sendto")?;
     ensure!(receive() > 0, "an answer that there is room for again");
+    Ok(())
+}
+
+/// A list of more sockets than a buffer has room for comes in parts that one of a page takes. Where
+/// the kernel lists no UDP sockets (a module of Linux's), there is nothing to be seen.
+fn netlink_lists() -> Result<()> {
+    const NETLINK_SOCK_DIAG: i32 = 4;
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const REQUEST: usize = 72;
+    const PORT: usize = 16 + 4;
+    let open: Vec<UdpSocket> = (0..200)
+        .map(|_| UdpSocket::bind((LOCAL, 0)))
+        .collect::<io::Result<_>>()?;
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
+    let socket = call!(SYS_socket, libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG);
+    let socket = Fd::new(socket, "socket")?;
+    let mut request = [0u8; REQUEST];
+    request[0] = REQUEST as u8;
+    request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    request[6..8].copy_from_slice(&flags.to_ne_bytes());
+    request[16] = libc::AF_INET as u8;
+    request[17] = libc::IPPROTO_UDP as u8;
+    // Sockets in any state.
+    request[20..24].fill(0xff);
+    let asked = call!(SYS_sendto, socket.0, request.as_ptr(), REQUEST, 0, 0, 0);
+    is(asked, REQUEST as i64, "sendto")?;
+    let mut buffer = [0u8; 4096];
+    let (mut ports, mut parts) = (Vec::new(), 0);
+    'list: loop {
+        let flags = libc::MSG_TRUNC;
+        let got = call!(
+            SYS_recvfrom,
+            socket.0,
+            buffer.as_mut_ptr(),
+            4096,
+            flags,
+            0,
+            0
+        );
+        ensure!((16..=4096).contains(&got), "a part of {got} bytes");
+        parts += 1;
+        let mut rest = &buffer[..got as usize];
+        while !rest.is_empty() {
+            let len = u32::from_ne_bytes(rest[..4].try_into()?) as usize;
+            match i32::from(u16::from_ne_bytes(rest[4..6].try_into()?)) {
+                libc::NLMSG_DONE => break 'list,
+                libc::NLMSG_ERROR => {
+                    let error = -i32::from_ne_bytes(rest[16..20].try_into()?);
+                    ensure!(error == libc::ENOENT, "error {error}");
+                    return Ok(());
+                }
+                _ => ports.push(u16::from_be_bytes(rest[PORT..PORT + 2].try_into()?)),
+            }
+            rest = &rest[len..];
+        }
+    }
+    for socket in &open {
+        let port = socket.local_addr()?.port();
+        let times = ports.iter().filter(|listed| **listed == port).count();
+        ensure!(times == 1, "port {port} is listed {times} times");
+    }
+    ensure!(parts > 2, "{} sockets in {parts} parts", ports.len());
     Ok(())
 }
 

@@ -55,6 +55,9 @@ fn handle_request(
         NETLINK_GENERIC => generic::handle_message(&mut reply, body),
         _ => Ok(false),
     };
+    if listed == Ok(true) {
+        reply.push_done();
+    }
     let listed = if reply.lacks_memory {
         reply = Reply::new(request, port_id);
         Err(Errno::ENOMEM)
@@ -62,23 +65,12 @@ fn handle_request(
         listed
     };
     match listed {
-        Ok(true) => {
-            let mut done = Reply::new(request, port_id);
-            done.push_done();
-            return [reply.bytes, done.bytes]
-                .into_iter()
-                .filter(|bytes| !bytes.is_empty())
-                .collect();
-        }
+        Ok(true) => {}
         Ok(false) if request.flags & NLM_F_ACK == 0 => {}
         Ok(false) => reply.push_ack(0, header),
         Err(error) => reply.push_ack(error.raw(), header),
     }
-    if reply.bytes.is_empty() {
-        Vec::new()
-    } else {
-        alloc::vec![reply.bytes]
-    }
+    reply.datagrams
 }
 
 /// Bytes that a reply counts for in its receiver's buffer: also those of its description.
