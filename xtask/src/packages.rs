@@ -28,6 +28,9 @@ pub const DEVELOPMENT: &[&str] = &["gcc", "git", "libc6-dev", "make"];
 /// Programs that trace others, and what makes one for them, beside [`BASE`].
 pub const TRACING: &[&str] = &["gcc", "gdb", "libc6-dev", "strace"];
 
+/// The loader of a kernel by the one that runs.
+pub const KEXEC: &[&str] = &["kexec-tools"];
+
 /// Servers and their clients, beside [`BASE`].
 pub const SERVERS: &[&str] = &[
     "curl",

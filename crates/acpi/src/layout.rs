@@ -1,6 +1,7 @@
 //! Finding tables: root pointer, root tables, headers.
 
 use core::mem::size_of;
+use core::ops::Range;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -33,6 +34,12 @@ struct RootPointer {
     extended_checksum: u8,
     reserved: [u8; 3],
 }
+
+/// Where a BIOS says what segment the first KiB of its extended data area begins at (5.2.5.1).
+const EXTENDED_DATA: u64 = 0x40e;
+const EXTENDED_DATA_BYTES: u64 = 1 << 10;
+/// The BIOS's own memory (5.2.5.1).
+const BIOS: Range<u64> = 0xe_0000..0x10_0000;
 
 const _: () = assert!(size_of::<RootPointer>() == 36);
 /// Bytes of the root pointer in revision 0.
@@ -86,6 +93,17 @@ impl<'a, M: Memory> Tables<'a, M> {
             entry_bytes,
         };
         tables.checked_header(root).map(|_| tables)
+    }
+
+    /// The tables under the root pointer that a BIOS left in its memory, for a loader that says
+    /// nothing of it (5.2.5.1); `None` if there is no valid one.
+    pub fn of_bios(memory: &'a M) -> Option<Self> {
+        let segment: u16 = memory.get(EXTENDED_DATA).unwrap_or(0);
+        let extended = u64::from(segment) << 4;
+        (extended..extended + EXTENDED_DATA_BYTES)
+            .chain(BIOS)
+            .step_by(16)
+            .find_map(|at| Self::new(memory, at))
     }
 
     /// The memory the tables are in.
@@ -209,6 +227,32 @@ pub(crate) mod tests {
         assert!(tables.find(b"HPET").is_some());
         assert!(tables.find(b"DMAR").is_none());
         assert!(Tables::new(&memory, 0x50).is_none());
+    }
+
+    /// The root pointer is found on each 16 bytes of the two places where a BIOS puts it, and
+    /// nowhere else; one that is not sound hides none behind it.
+    #[test]
+    fn a_bios_has_it_in_two_places() {
+        let found = |places: &[usize]| {
+            let mut memory = machine(&[(b"APIC", &[1])]);
+            let pointer: [u8; 36] = memory.0[0x40..0x64].try_into().unwrap();
+            memory.0[0x40..0x64].fill(0);
+            memory.0.resize(0x11_0000, 0);
+            memory.0[0x40e..0x410].copy_from_slice(&0x9fc0u16.to_le_bytes());
+            for &at in places {
+                memory.0[at..at + 36].copy_from_slice(&pointer);
+            }
+            // Not sound.
+            memory.0[0xe_0040..0xe_0048].copy_from_slice(b"RSD PTR ");
+            Tables::of_bios(&memory).is_some()
+        };
+        for at in [0x9_fc00, 0x9_fff0, 0xe_0000, 0xf_5000, 0xf_ffd0] {
+            assert!(found(&[at]), "{at:x}");
+        }
+        for at in [0x9_fbf0, 0xa_0000, 0xd_fff0, 0xf_5008, 0x10_0000] {
+            assert!(!found(&[at]), "{at:x}");
+        }
+        assert!(!found(&[]));
     }
 
     /// A machine whose root pointer is changed by `spoil`. What that leaves in the checksums is how

@@ -94,11 +94,16 @@ pub fn cmdline() -> &'static str {
 /// The value of `name=value` on the command line; the last one counts.
 #[must_use]
 pub fn cmdline_value(name: &str) -> Option<&'static str> {
-    cmdline()
+    value_in(cmdline(), name)
+}
+
+/// The value of `name=value` on `cmdline`; the last one counts.
+pub(crate) fn value_in<'a>(cmdline: &'a str, name: &str) -> Option<&'a str> {
+    cmdline
         .split_whitespace()
         .filter_map(|word| word.split_once('='))
         .rfind(|(key, _)| *key == name)
-        .map(|w| w.1)
+        .map(|word| word.1)
 }
 
 /// Whether the command line has `word` by itself.

@@ -1,7 +1,9 @@
-//! Memory that changes its owner: one instance fills its own with a pattern, the next looks for it,
-//! in what it is given and, by its kernel (`/proc/skerry/search`), in every frame as it is.
+//! Memory that changes its owner: one instance, or a kernel before this one, fills its own with a
+//! pattern; the next looks for it, in what it is given and, by its kernel (`/proc/skerry/search`),
+//! in every frame as it is.
 
 use std::hint::black_box;
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::{fs, io};
 
@@ -13,11 +15,14 @@ const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Memory that is written and looked through, in bytes.
 const LENGTH: usize = 192 << 20;
 
-/// `machine-tests canary write` and `machine-tests canary scan`.
-pub fn run(what: &str) -> ExitCode {
-    let outcome = match what {
-        "write" => write(),
-        "scan" => scan(),
+/// `machine-tests canary` with `write` and `scan` in instances, `leave MIB` on the kernel before,
+/// and `fresh` on a supervisor, which does not search.
+pub fn run(arguments: &[&str]) -> ExitCode {
+    let outcome = match arguments {
+        ["write"] => write(),
+        ["scan"] => search().map(|frames| tell(frames != 0 || fresh_memory_holds_it())),
+        ["fresh"] => Ok(tell(fresh_memory_holds_it())),
+        ["leave", mib] => leave(mib),
         _ => Err(io::Error::from(io::ErrorKind::InvalidInput)),
     };
     match outcome {
@@ -54,18 +59,30 @@ fn write() -> io::Result<&'static str> {
     })
 }
 
-/// Looks through every frame, and through as much memory as was written, before anything is written
-/// to it.
-fn scan() -> io::Result<&'static str> {
-    let frames = search()?;
+/// Fills a file in memory, which stays, with so many MiB of the pattern.
+fn leave(mib: &str) -> io::Result<&'static str> {
+    let mib: usize = mib.parse().map_err(io::Error::other)?;
+    let piece: Vec<u8> = std::iter::repeat_n((!black_box(INVERTED)).to_le_bytes(), (1 << 20) / 8)
+        .flatten()
+        .collect();
+    let mut file = fs::File::create("/canary")?;
+    (0..mib).try_for_each(|_| file.write_all(&piece))?;
+    Ok("left")
+}
+
+/// Looks through as much memory as was written, before anything is written to it.
+fn fresh_memory_holds_it() -> bool {
     // The allocator takes zeroed memory for this straight from the kernel and does not write to it.
     let memory = vec![0u64; LENGTH / 8];
-    let found = frames != 0 || memory.iter().any(|&word| !word == black_box(INVERTED));
-    Ok(if found {
+    memory.iter().any(|&word| !word == black_box(INVERTED))
+}
+
+fn tell(found: bool) -> &'static str {
+    if found {
         "found the canary"
     } else {
         "no trace"
-    })
+    }
 }
 
 /// In how many frames of this instance the kernel finds the pattern.

@@ -217,7 +217,7 @@ fn main() -> ExitCode {
         ["descriptors-child"] => fd_flags::child(),
         ["core-dump-take", arguments @ ..] => core_dumps::take(arguments),
         ["core-dump-ignore", arguments @ ..] => core_dumps::ignore(arguments),
-        ["canary", what] => canary::run(what),
+        ["canary", arguments @ ..] => canary::run(arguments),
         ["bad-memory"] => bad_memory::run(),
         ["real-time-loop"] => real_time_loop::run(),
         ["hold-thread", process, number] => stopper::hold([process, number]),

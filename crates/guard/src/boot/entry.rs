@@ -42,6 +42,13 @@ multiboot2_header:
 multiboot2_header_end:
     .popsection
 
+    # Where the ELF header says that the image begins (`kernel/link.ld`).
+    .pushsection .boot_jump, "ax", @progbits
+    .code32
+    jmp multiboot2_entry - {base}
+    .code64
+    .popsection
+
     .pushsection .bss.boot, "aw", @nobits
     .balign 4096
 boot_root:

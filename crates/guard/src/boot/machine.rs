@@ -23,7 +23,7 @@ use super::clock::{self, Calibration};
 use super::entry::{MULTIBOOT2, PVH};
 use crate::arch::{apic, cpu, timer};
 use crate::log::early;
-use crate::park;
+use crate::{park, role};
 
 /// The machine as the boot code found it, beside the descriptor.
 pub(super) struct Machine {
@@ -92,7 +92,10 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
     descriptor.set_label("supervisor");
     descriptor.set_cmdline(info.cmdline());
 
-    let tables = info.rsdp.and_then(|rsdp| Tables::new(&LowMemory, rsdp));
+    let tables = match info.rsdp.or_else(|| given_root_pointer(info.cmdline())) {
+        Some(rsdp) => Tables::new(&LowMemory, rsdp),
+        None => Tables::of_bios(&LowMemory),
+    };
     if tables.is_none() {
         early!("no ACPI tables: one CPU, no interrupt lines, no power switch");
     }
@@ -158,11 +161,7 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
         let _ = descriptor.push_ports(PortRange { base, len: 8 });
     }
 
-    let own = info
-        .cmdline()
-        .split_whitespace()
-        .filter_map(|word| word.strip_prefix("supervisor_cpus="))
-        .next_back();
+    let own = role::value_in(info.cmdline(), "supervisor_cpus");
     let own = own.and_then(|n| n.parse::<usize>().ok()).unwrap_or(1);
     for (slot, apic_id) in arrange(&mut apic_ids, own, info.cmdline()) {
         let _ = descriptor.push_cpu(CpuEntry {
@@ -192,6 +191,13 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
         cpus: apic_ids.len(),
         power,
     }
+}
+
+/// ACPI's root pointer as the command line says it, in hexadecimal: for loaders that do not, on a
+/// machine without a BIOS.
+fn given_root_pointer(cmdline: &str) -> Option<u64> {
+    let given = role::value_in(cmdline, "acpi_rsdp")?;
+    u64::from_str_radix(given.trim_start_matches("0x"), 16).ok()
 }
 
 /// Brings the CPUs into the order of the slots, in which the supervisor takes its own from the
@@ -321,7 +327,7 @@ fn describe_clock(
     let rates = calibration.finish();
     descriptor.tsc_hz = rates.tsc;
     descriptor.lapic_hz = rates.lapic;
-    descriptor.tsc_base = crate::role::boot_tsc();
+    descriptor.tsc_base = role::boot_tsc();
     let since_boot =
         u128::from(read_at - descriptor.tsc_base) * 1_000_000_000 / u128::from(rates.tsc);
     descriptor.wall_base_ns = (unix_time * 1_000_000_000).saturating_sub(since_boot as u64);

@@ -14,6 +14,7 @@ mod perturbed;
 mod poison;
 mod programs;
 mod python;
+mod restart;
 mod runtimes;
 mod scheduler;
 mod servers;
@@ -201,6 +202,11 @@ pub fn tests() -> Vec<Test> {
             name: "long/ends",
             place: SkerryMachine,
             run: partitions::long_ends,
+        },
+        Test {
+            name: "long/kexec",
+            place: SkerryMachine,
+            run: restart::run,
         },
         Test {
             name: "long/programs",
