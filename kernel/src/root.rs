@@ -1,43 +1,69 @@
 //! The first file system: a RAM file system filled from the archive given at boot, with the
 //! kernel's own mounted in it.
 
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
-use fs::cpio;
+use fs::cpio::{self, ArchiveReader as _};
 use fs::mount::{self, FileSystem, Namespace, SuperBlock};
 use fs::path::LookupFlags;
 use fs::ramfs::{Options, RamFs};
 use fs::{Cred, FsStruct, Inode, NewInode, NewInodeKind, Path, Result, devfs};
 
-/// Why there is no root file system: what could not be done with which directory.
-pub(crate) struct RootFsError {
-    directory: &'static str,
-    error: Errno,
+/// Why there is no root file system.
+pub(crate) enum RootFsError {
+    /// Something could not be done with a directory.
+    Directory {
+        directory: &'static str,
+        error: Errno,
+    },
+    /// Memory ran out while the archive was unpacked.
+    NoMemory {
+        /// The entry for which there was none.
+        entry: String,
+        /// Bytes of the archive that were unpacked, and all.
+        unpacked: usize,
+        all: usize,
+    },
 }
 
 impl fmt::Display for RootFsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { directory, error } = self;
-        match *error {
-            Errno::ENOTDIR => write!(f, "its {directory} is no directory"),
-            error => write!(f, "{directory}: {error}"),
+        const KIB: usize = 1 << 10;
+        match self {
+            Self::Directory {
+                directory,
+                error: Errno::ENOTDIR,
+            } => write!(f, "its {directory} is no directory"),
+            Self::Directory { directory, error } => write!(f, "{directory}: {error}"),
+            Self::NoMemory {
+                entry,
+                unpacked,
+                all,
+            } => write!(
+                f,
+                "memory ran out at '{entry}', after {} of {} KiB; all of it needs more than {} MiB of memory",
+                unpacked / KIB,
+                all / KIB,
+                (guard::mem::stats().total * PAGE_SIZE as u64) >> 20,
+            ),
         }
     }
 }
 
 /// Makes an error one of this directory.
 fn of(directory: &'static str) -> impl FnOnce(Errno) -> RootFsError {
-    move |error| RootFsError { directory, error }
+    move |error| RootFsError::Directory { directory, error }
 }
 
 /// Makes the root file system. An archive that is broken gives what came before the broken entry,
 /// and a message.
 ///
-/// # Errors
-/// If the archive has something else where the kernel's own file systems belong.
+/// # Errors If memory does not hold the archive's files, or it has something else where the
+/// kernel's own file systems belong.
 pub(crate) fn make_root_fs() -> core::result::Result<FsStruct, RootFsError> {
     let frames = guard::mem::stats().total;
     // The limit of pages cannot be reached; `df` shows what is used of it. A file takes about 1 KiB
@@ -49,7 +75,7 @@ pub(crate) fn make_root_fs() -> core::result::Result<FsStruct, RootFsError> {
     fs::charge::scale_limits(frames as usize * PAGE_SIZE);
     guard::mem::shrinkers().register(fs::start_name_cache(frames * PAGE_SIZE as u64));
 
-    unpack_initramfs(&ram.root());
+    unpack_initramfs(&ram.root())?;
 
     for (name, mode) in [
         ("/proc", 0o555),
@@ -109,12 +135,28 @@ fn find(context: &FsStruct, name: &[u8]) -> Result<Path> {
 
 /// Unpacks the archive that the machine or instance was started with. Its memory is freed, or
 /// becomes that of its files, as they are made.
-fn unpack_initramfs(root: &Arc<dyn Inode>) {
+fn unpack_initramfs(root: &Arc<dyn Inode>) -> core::result::Result<(), RootFsError> {
     let Some(mut archive) = guard::mem::take_initramfs() else {
         log::warn!("no initial file system was given");
-        return;
+        return Ok(());
     };
-    if let Err(error) = cpio::unpack(&mut archive, root) {
-        log::error!("the initial file system is broken: {error}; what came before is there");
+    let all = archive.rest().len();
+    match cpio::unpack(&mut archive, root) {
+        Ok(_) => {}
+        Err(cpio::Error {
+            kind: cpio::ErrorKind::Refused(Errno::ENOSPC | Errno::ENOMEM),
+            offset,
+            name,
+        }) => {
+            return Err(RootFsError::NoMemory {
+                entry: name,
+                unpacked: offset,
+                all,
+            });
+        }
+        Err(error) => {
+            log::error!("the initial file system is broken: {error}; what came before is there");
+        }
     }
+    Ok(())
 }

@@ -234,6 +234,9 @@ pub struct Load {
     pub ptr: u64,
     /// Length of the image in bytes.
     pub len: u64,
+    /// Where it does not fit: the least memory of an instance into which it would, in bytes.
+    /// Written by the kernel.
+    pub needed: u64,
 }
 
 /// An instance, and a number whose meaning depends on the call.
@@ -365,7 +368,7 @@ pub struct Wait {
 const _: () = {
     assert!(size_of::<Info>() == 120);
     assert!(size_of::<Create>() == 376);
-    assert!(size_of::<Load>() == 40);
+    assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
     assert!(size_of::<Status>() == 304);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);

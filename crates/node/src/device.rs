@@ -12,11 +12,11 @@ use abi::msg::{self, Message};
 use fs::devfs::{self, CharDevice};
 use fs::ioctl::IoctlRequest;
 use fs::{File, FileOps, OpenFlags, Result};
-use guard::partition::{self, CreateError, LoadError, Partition, Sharing, Spec};
+use guard::partition::{self, CreateError, Partition, Sharing, Spec};
 use guard::timer;
 use task::Deadline;
 
-use crate::instance::{Instance, OnHang};
+use crate::instance::{Instance, OnHang, Refusal};
 use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
 
@@ -274,54 +274,47 @@ impl Drop for Reservation {
     }
 }
 
-fn load_error_to_errno(error: LoadError) -> Errno {
-    match error {
-        LoadError::Started => Errno::EBUSY,
-        LoadError::NoRoom { .. } => Errno::ENOMEM,
-        LoadError::AlreadySet | LoadError::PastEnd => Errno::EINVAL,
-    }
+fn load(request: &IoctlRequest<'_>) -> Result<usize> {
+    let mut call: Load = request.read()?;
+    try_load(request, &call).map(|()| 0).or_else(|refusal| {
+        if refusal.needed > 0 {
+            call.needed = refusal.needed;
+            request.write(&call)?;
+        }
+        Err(refusal.errno)
+    })
 }
 
-fn load(request: &IoctlRequest<'_>) -> Result<usize> {
-    let call: Load = request.read()?;
+fn try_load(request: &IoctlRequest<'_>, call: &Load) -> core::result::Result<(), Refusal> {
     let instance = find(call.id)?;
     match call.kind {
         dev::LOAD_BOOT_BLOB => {
             if call.len > boot::MAX_BYTES as u64 {
-                return Err(Errno::E2BIG);
+                return Err(Errno::E2BIG.into());
             }
             let mut blob = fallible::zeroed(call.len as usize)?;
             request.caller.read_bytes(call.ptr as usize, &mut blob)?;
             boot::Boot::parse(&blob).map_err(|_| Errno::EINVAL)?;
-            instance
-                .load(|partition| partition.set_boot_blob(&blob).map_err(load_error_to_errno))?;
+            instance.load(|partition| partition.set_boot_blob(&blob))
         }
         dev::LOAD_INITRAMFS => {
             if call.offset == 0 {
-                instance.load(|partition| {
-                    partition
-                        .announce_initramfs(call.total)
-                        .map_err(load_error_to_errno)
-                })?;
+                instance.load(|partition| partition.announce_initramfs(call.total))?;
             }
             let mut buf = fallible::zeroed(CHUNK.min(call.len as usize))?;
             let mut done = 0;
             while done < call.len {
                 let part = &mut buf[..CHUNK.min((call.len - done) as usize)];
-                request
-                    .caller
-                    .read_bytes((call.ptr + done) as usize, part)?;
-                instance.load(|partition| {
-                    partition
-                        .write_initramfs(call.offset + done, part)
-                        .map_err(load_error_to_errno)
-                })?;
+                let from = call.ptr.checked_add(done).ok_or(Errno::EFAULT)?;
+                request.caller.read_bytes(from as usize, part)?;
+                let to = call.offset.checked_add(done).ok_or(Errno::EINVAL)?;
+                instance.load(|partition| partition.write_initramfs(to, part))?;
                 done += part.len() as u64;
             }
+            Ok(())
         }
-        _ => return Err(Errno::EINVAL),
+        _ => Err(Errno::EINVAL.into()),
     }
-    Ok(0)
 }
 
 fn list(request: &IoctlRequest<'_>) -> Result<usize> {

@@ -19,7 +19,7 @@ use fs::Result;
 use fs::poll::PollQueue;
 use guard::machine_check::BadPage;
 use guard::mem::{Scrub, Scrubbing};
-use guard::partition::{HaltProgress, HaltReport, Health, Partition, quarantine};
+use guard::partition::{HaltProgress, HaltReport, Health, LoadError, Partition, quarantine};
 use guard::timer;
 use ring::{Consumer, LogReader, MessageWriter, Producer};
 use task::{Mutex, Policy, Thread};
@@ -86,6 +86,33 @@ struct DrainSummary {
     grown: [bool; OUTPUTS],
     /// A ring may hold more.
     more: bool,
+}
+
+/// A call of LOAD that is refused.
+pub(crate) struct Refusal {
+    /// Error of the call.
+    pub errno: Errno,
+    /// The least memory that would do, in bytes, where there is too little; else 0.
+    pub needed: u64,
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self { errno, needed: 0 }
+    }
+}
+
+impl From<LoadError> for Refusal {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Started => Errno::EBUSY.into(),
+            LoadError::NoRoom { needed } => Self {
+                errno: Errno::ENOMEM,
+                needed,
+            },
+            LoadError::AlreadySet | LoadError::PastEnd => Errno::EINVAL.into(),
+        }
+    }
 }
 
 impl Instance {
@@ -158,12 +185,15 @@ impl Instance {
     }
 
     /// Runs `f` on the partition while it is only created.
-    pub(crate) fn load<R>(&self, f: impl FnOnce(&mut Partition) -> Result<R>) -> Result<R> {
+    pub(crate) fn load(
+        &self,
+        f: impl FnOnce(&mut Partition) -> core::result::Result<(), LoadError>,
+    ) -> core::result::Result<(), Refusal> {
         let mut record = self.record.lock();
         if record.status.state != dev::STATE_CREATED {
-            return Err(Errno::EBUSY);
+            return Err(Errno::EBUSY.into());
         }
-        f(record.partition.as_mut().ok_or(Errno::EBUSY)?)
+        Ok(f(record.partition.as_mut().ok_or(Errno::EBUSY)?)?)
     }
 
     /// Starts the instance's CPUs.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use abi::dev::{self, Create, Info, Status};
+use abi::dev::{self, Create, Info, Load, Status};
 
 /// Why an instance was not created. Nothing was changed.
 #[derive(Debug)]
@@ -59,6 +59,29 @@ impl CreateError {
     }
 }
 
+/// Reasons for nothing to be loaded.
+#[derive(Debug)]
+pub enum LoadError {
+    /// The instance's memory does not hold it.
+    TooLarge {
+        /// The least memory of an instance that would, in bytes.
+        least: u64,
+    },
+    /// Something else.
+    Other(io::Error),
+}
+
+impl LoadError {
+    /// Converts the `error` of a refused call, with what the kernel wrote into it.
+    #[must_use]
+    pub fn from_call(call: &Load, error: io::Error) -> Self {
+        match call.needed {
+            0 => Self::Other(error),
+            least => Self::TooLarge { least },
+        }
+    }
+}
+
 /// One of an instance's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -103,8 +126,15 @@ pub trait Device {
     /// `total`.
     ///
     /// # Errors
-    /// The call's; `ENOMEM` if its memory does not hold it.
-    fn load(&self, id: u32, kind: u32, total: u64, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// The call's; [`LoadError::TooLarge`] if its memory does not hold it.
+    fn load(
+        &self,
+        id: u32,
+        kind: u32,
+        total: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), LoadError>;
 
     /// Makes one of the calls that take a [`dev::Target`]: `START`, `SIGNAL`, `SHUTDOWN`, `HALT`,
     /// `DESTROY`, `WINSIZE`.

@@ -8,7 +8,7 @@ use abi::boot;
 use abi::dev::{self, Create, Status};
 use clap::ValueEnum;
 
-use crate::device::{CreateError, Device};
+use crate::device::{CreateError, Device, LoadError};
 use crate::failure::{Context, Failure, Result, plain};
 use crate::rootfs::RootFs;
 use crate::{names, size};
@@ -268,13 +268,15 @@ fn load(
     let blob = boot_blob(request, name, |variable| std::env::var(variable).ok());
     device
         .load(id, dev::LOAD_BOOT_BLOB, blob.len() as u64, 0, &blob)
-        .map_err(|error| match error.kind() {
-            ErrorKind::OutOfMemory => too_little_memory(
+        .map_err(|error| match error {
+            LoadError::TooLarge { least } => too_little_memory(
                 request,
-                "the command and its environment",
-                blob.len() as u64,
+                ("the command and its environment", blob.len() as u64),
+                least,
             ),
-            _ => Failure::new(format!("the command is refused: {}", plain(&error))),
+            LoadError::Other(error) => {
+                Failure::new(format!("the command is refused: {}", plain(&error)))
+            }
         })?;
     let total = rootfs.len();
     let mut progress = Progress::new(total);
@@ -282,9 +284,11 @@ fn load(
     rootfs.send(&mut |bytes| {
         device
             .load(id, dev::LOAD_INITRAMFS, total, sent, bytes)
-            .map_err(|error| match error.kind() {
-                ErrorKind::OutOfMemory => too_little_memory(request, "the root file system", total),
-                _ => Failure::new(format!(
+            .map_err(|error| match error {
+                LoadError::TooLarge { least } => {
+                    too_little_memory(request, ("the root file system", total), least)
+                }
+                LoadError::Other(error) => Failure::new(format!(
                     "cannot load the root file system: {}",
                     plain(&error)
                 )),
@@ -295,12 +299,14 @@ fn load(
     })
 }
 
-/// Failure for a root file system or a program that does not fit into the instance's memory.
-fn too_little_memory(request: &CreateOptions, what: &str, len: u64) -> Failure {
+/// Failure for a root file system or a program, with its size, that does not fit into the
+/// instance's memory; `least` would be enough.
+fn too_little_memory(request: &CreateOptions, (what, len): (&str, u64), least: u64) -> Failure {
     Failure::new(format!(
-        "{what} ({}) does not fit into {} of memory: raise --mem, or give a smaller --rootfs",
+        "{what} ({}) does not fit into {} of memory: give --mem {}M or more, or a smaller --rootfs",
         size::format(len),
-        size::format(request.memory)
+        size::format(request.memory),
+        least.div_ceil(1 << 20)
     ))
 }
 
@@ -551,7 +557,7 @@ mod tests {
         let mock = Mock::new(4, 1 << 30);
         mock.refuse_loads();
         let failure = create(&mock, &request("box", &["true"]), SystemTime::now()).unwrap_err();
-        assert!(failure.message.contains("raise --mem"), "{failure}");
+        assert!(failure.message.contains("give --mem 66M"), "{failure}");
         assert!(mock.list().unwrap().is_empty());
         assert_eq!(mock.info().unwrap().cpus_free, 3);
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use abi::dev::{self, Attach, Create, Info, List, Load, Status, Target, Wait};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::device::{CreateError, Device, Stream};
+use crate::device::{CreateError, Device, LoadError, Stream};
 use crate::failure::{Failure, Result, plain};
 
 /// Where the device is.
@@ -106,7 +106,14 @@ impl Device for Kernel {
         }
     }
 
-    fn load(&self, id: u32, kind: u32, total: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    fn load(
+        &self,
+        id: u32,
+        kind: u32,
+        total: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> std::result::Result<(), LoadError> {
         let ptr = bytes.as_ptr().expose_provenance() as u64;
         let mut call = Load {
             id,
@@ -115,8 +122,12 @@ impl Device for Kernel {
             offset,
             ptr,
             len: bytes.len() as u64,
+            needed: 0,
         };
-        self.call(dev::LOAD, &mut call).map(drop)
+        match self.call(dev::LOAD, &mut call) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(LoadError::from_call(&call, error)),
+        }
     }
 
     fn control(&self, call: u32, id: u32, value: u32) -> io::Result<()> {

@@ -13,7 +13,7 @@ use abi::boot::Boot;
 use abi::dev::{self, Create, Info, Status};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::device::{CreateError, Device, Stream};
+use crate::device::{CreateError, Device, LoadError, Stream};
 use crate::instances::CreateOptions;
 
 /// A request for an instance with an empty root file system.
@@ -188,11 +188,11 @@ impl Device for Mock {
         Ok(status.id)
     }
 
-    fn load(&self, id: u32, kind: u32, _: u64, _: u64, bytes: &[u8]) -> io::Result<()> {
+    fn load(&self, id: u32, kind: u32, _: u64, _: u64, bytes: &[u8]) -> Result<(), LoadError> {
         if self.state.borrow().refuse_loads {
-            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+            return Err(LoadError::TooLarge { least: 66 << 20 });
         }
-        self.with(id, |record| {
+        let loaded = self.with(id, |record| {
             if kind == dev::LOAD_BOOT_BLOB {
                 let boot =
                     Boot::parse(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -202,7 +202,8 @@ impl Device for Mock {
                     .collect();
             }
             Ok(())
-        })
+        });
+        loaded.map_err(LoadError::Other)
     }
 
     fn control(&self, call: u32, id: u32, _: u32) -> io::Result<()> {

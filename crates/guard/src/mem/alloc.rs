@@ -84,7 +84,11 @@ const SMALL: u64 = 4096;
 /// Without it a program could take the last frame, and the kernel would find none for what cannot
 /// fail.
 pub(super) fn kernels_share() -> u64 {
-    let total = TOTAL.load(Ordering::Relaxed);
+    kernels_share_of(TOTAL.load(Ordering::Relaxed))
+}
+
+/// The same, of so many frames.
+fn kernels_share_of(total: u64) -> u64 {
     let least = if total < SMALL { 0 } else { 256 };
     (total / 32).clamp(least, 4096)
 }
@@ -121,7 +125,18 @@ pub fn take_shortage() -> bool {
 /// memory, at most 32 MiB. The OOM killer takes nothing from a file, so without it files that use
 /// all memory would end one program after the other, at last process 1.
 fn programs_share() -> u64 {
-    (TOTAL.load(Ordering::Relaxed) / 32).min(8192)
+    programs_share_of(TOTAL.load(Ordering::Relaxed))
+}
+
+/// The same, of so many frames.
+fn programs_share_of(total: u64) -> u64 {
+    (total / 32).min(8192)
+}
+
+/// Frames that must be free of so many, or else no file can be made, nor anything else that
+/// outlives a process.
+pub(crate) fn shares_of(total: u64) -> u64 {
+    kernels_share_of(total) + programs_share_of(total)
 }
 
 /// Whether so many bytes may be taken for what outlives the process that asks: files, names,

@@ -35,7 +35,7 @@ pub(crate) mod shortage;
 pub use alloc::{
     has_pages, has_room, scrub_ahead, set_low_memory_handler, take_shortage, zero_page_ahead,
 };
-pub(crate) use alloc::{retire, retired_frames, supervisors_reserve};
+pub(crate) use alloc::{retire, retired_frames, shares_of, supervisors_reserve};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ::frames::{AtomicU64 as Word, Frames};

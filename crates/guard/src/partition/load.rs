@@ -60,11 +60,33 @@ impl core::error::Error for LoadError {}
 const MIN_FREE_FRAMES: u64 = 256;
 
 /// Frames that nothing may be loaded into, of an instance with so many frames in so many runs: its
-/// page tables, its tables of frames, and what a kernel needs to start. The last two grow with
-/// memory, and the tables of frames lie in a row.
+/// page tables, its tables of frames, what a kernel needs to start, and the shares of memory
+/// without which it makes no files, those of the archive included. They grow with memory, and the
+/// tables of frames lie in a row.
 fn elbow_room(frames: u64, runs: usize, image_frames: u64, cpus: usize) -> u64 {
     let tables = build::max_tables(frames, runs, image_frames as usize) as u64;
-    tables + mem::table_frames(frames, cpus) + MIN_FREE_FRAMES
+    tables + mem::table_frames(frames, cpus) + mem::shares_of(frames) + MIN_FREE_FRAMES
+}
+
+/// Frames of the largest machine there could be: 52 bits of physical addresses.
+const MOST_FRAMES: u64 = 1 << 40;
+
+/// The least number of frames, whole granules, of an instance into which so many are loaded, its
+/// image among them. If no machine has as many, what comes with them is not counted.
+fn least_frames(loaded: u64, runs: usize, image_frames: u64, cpus: usize) -> u64 {
+    if loaded > MOST_FRAMES {
+        return loaded;
+    }
+    let mut least = loaded;
+    // What a frame more costs is far less than a frame, so this comes to an end.
+    loop {
+        let elbow = elbow_room(least, runs, image_frames, cpus);
+        let needed = (loaded + elbow).next_multiple_of(GRANULE_FRAMES);
+        if needed <= least {
+            return least;
+        }
+        least = needed;
+    }
 }
 
 /// The least memory an instance of so many granules needs, in bytes.
@@ -129,16 +151,13 @@ impl Partition {
         }
         let frames = self.memory_bytes() / PAGE_SIZE as u64;
         let count = bytes.div_ceil(PAGE_SIZE as u64);
-        let elbow = elbow_room(
-            frames,
-            self.staged.nranges as usize,
-            self.staged.image_frames,
-            self.cpus.len(),
-        );
-        let needed = self.next_frame.saturating_add(count).saturating_add(elbow);
-        if needed > frames {
+        let loaded = self.next_frame.saturating_add(count);
+        let (runs, image) = (self.staged.nranges as usize, self.staged.image_frames);
+        let elbow = elbow_room(frames, runs, image, self.cpus.len());
+        if loaded.saturating_add(elbow) > frames {
+            let least = least_frames(loaded, runs, image, self.cpus.len());
             return Err(LoadError::NoRoom {
-                needed: needed.saturating_mul(PAGE_SIZE as u64),
+                needed: least.saturating_mul(PAGE_SIZE as u64),
             });
         }
         let first = self.next_frame;
@@ -318,8 +337,28 @@ mod tests {
             let frames = granules * GRANULE_FRAMES;
             let room = elbow_room(frames, 1, 2000, 2) * PAGE_SIZE as u64;
             let references = frames * 4;
-            assert!(room > references + MIN_FREE_FRAMES * PAGE_SIZE as u64);
-            assert!(room < references + references / 2 + (8 << 20), "{room}");
+            let shares = mem::shares_of(frames) * PAGE_SIZE as u64;
+            let free = shares + MIN_FREE_FRAMES * PAGE_SIZE as u64;
+            assert!(room > references + free);
+            assert!(
+                room < references + references / 2 + shares + (8 << 20),
+                "{room}"
+            );
+        }
+    }
+
+    /// Memory that is said to be needed is enough, and a granule less is not.
+    #[test]
+    fn what_would_be_enough_is_exact() {
+        for loaded in [2000, 2001, 5000, 20_000, 400_000, 4_000_000, 1 << 32] {
+            let least = least_frames(loaded, 1, 2000, 2);
+            let fits = |frames| loaded + elbow_room(frames, 1, 2000, 2) <= frames;
+            assert!(least.is_multiple_of(GRANULE_FRAMES));
+            assert!(fits(least) && !fits(least - GRANULE_FRAMES), "{loaded}");
+        }
+        // Whatever a program announces.
+        for loaded in [MOST_FRAMES, MOST_FRAMES + 1, u64::MAX] {
+            assert!(least_frames(loaded, 1, 2000, 2) >= loaded);
         }
     }
 }

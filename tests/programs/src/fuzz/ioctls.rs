@@ -18,7 +18,7 @@ use crate::checked;
 /// Threads that make calls.
 const THREADS: u64 = 3;
 /// Sizes of the structures of the calls, by number from 1 on (`INFO` is 1).
-const SIZES: [u32; 13] = [120, 376, 40, 8, 296, 16, 8, 8, 8, 8, 16, 16, 8];
+const SIZES: [u32; 13] = [120, 376, 48, 8, 296, 16, 8, 8, 8, 8, 16, 16, 8];
 const INFO: u32 = 1;
 const CREATE: u32 = 2;
 const LOAD: u32 = 3;
