@@ -1,9 +1,9 @@
 //! The instance window: memory of the supervisor's that it shares with one instance.
 //!
-//! It holds status words, the halt word, six rings and a heartbeat for each CPU. All of it is
-//! atomics: a dying or hostile instance may write anything at any time, and reading it stays
-//! defined. Neither side believes an
-//! index or a length in it; `ring` masks and validates. Positions and sizes are constants of this
+//! It holds status words, the halt word, six rings, the frames that hardware has lost, and a
+//! heartbeat for each CPU. All of it is atomics: a dying or hostile instance may write anything at
+//! any time, and reading it stays defined. Neither side believes an index or a length in it; `ring`
+//! masks and validates. Positions and sizes are constants of this
 //! file, never values read from the window.
 
 use core::mem::{offset_of, size_of};
@@ -14,7 +14,7 @@ use crate::descriptor::MAX_CPUS;
 /// `"SKERRYWN"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SKERRYWN");
 /// Version of the layout below.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Bytes of a standard stream's ring.
 pub const STREAM_BYTES: usize = 64 << 10;
@@ -132,6 +132,44 @@ impl Heartbeat {
     }
 }
 
+/// Frames in which hardware has lost something, noted where no lock may be taken.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct BadFrames([AtomicU64; Self::CAPACITY]);
+
+impl BadFrames {
+    /// Frames that there is room for.
+    pub const CAPACITY: usize = 16;
+
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; Self::CAPACITY])
+    }
+
+    /// Notes a frame. Returns whether there was room for it.
+    pub fn note(&self, frame: u64) -> bool {
+        let noted = frame.wrapping_add(1);
+        self.0.iter().any(|slot| {
+            let taken = slot.compare_exchange(0, noted, Ordering::AcqRel, Ordering::Acquire);
+            taken.is_ok() || taken == Err(noted)
+        })
+    }
+
+    /// The frames that are noted. In a window they are the instance's word.
+    pub fn noted(&self) -> impl Iterator<Item = u64> {
+        let slots = self.0.iter();
+        slots.filter_map(|slot| slot.load(Ordering::Acquire).checked_sub(1))
+    }
+
+    /// Takes a frame off.
+    #[must_use]
+    pub fn take(&self) -> Option<u64> {
+        let mut slots = self.0.iter();
+        slots.find_map(|slot| slot.swap(0, Ordering::AcqRel).checked_sub(1))
+    }
+}
+
 /// Indices of a single-producer single-consumer ring. Counts grow for ever; the position is the
 /// count modulo the size.
 #[derive(Debug, Default)]
@@ -207,7 +245,10 @@ pub struct Window {
     pub stderr: RingHeader,
     /// Kernel log; the writer overwrites.
     pub klog: RingHeader,
-    _pad: [AtomicU8; 0x1000 - 0x400],
+    /// Frames with an error that was not corrected, as the instance numbers them; written by the
+    /// instance.
+    pub bad_frames: BadFrames,
+    _pad: [AtomicU8; 0x1000 - 0x480],
     /// Area of `control_in`.
     pub control_in_area: [MessageCell; CONTROL_MESSAGES],
     /// Area of `control_out`.
@@ -233,6 +274,7 @@ const _: () = {
     assert!(offset_of!(Window, orders) == 0x80);
     assert!(offset_of!(Window, control_in) == 0x100);
     assert!(offset_of!(Window, klog) == 0x380);
+    assert!(offset_of!(Window, bad_frames) == 0x400);
     assert!(offset_of!(Window, control_in_area) == 0x1000);
     assert!(offset_of!(Window, stdin_area) == 0x3000);
     assert!(offset_of!(Window, klog_area) == 0x3_3000);
@@ -347,7 +389,8 @@ mod tests {
             stdout: ring(),
             stderr: ring(),
             klog: ring(),
-            _pad: [const { AtomicU8::new(0) }; 0x1000 - 0x400],
+            bad_frames: BadFrames::new(),
+            _pad: [const { AtomicU8::new(0) }; 0x1000 - 0x480],
             control_in_area: cells(),
             control_out_area: cells(),
             stdin_area: streams(),
@@ -372,6 +415,21 @@ mod tests {
         window.magic.fetch_xor(1, Ordering::Relaxed);
         assert!(!window.is_valid());
         assert_eq!(window.size.load(Ordering::Relaxed), 0x4_7000);
+    }
+
+    #[test]
+    fn frames_are_noted_once_and_taken_once() {
+        let frames = BadFrames::new();
+        assert_eq!(frames.take(), None);
+        assert!(frames.note(0) && frames.note(7) && frames.note(0));
+        assert_eq!(frames.noted().collect::<Vec<_>>(), [0, 7]);
+        assert_eq!(frames.take(), Some(0));
+        assert!((100..).take_while(|&frame| frames.note(frame)).count() == BadFrames::CAPACITY - 1);
+        assert!(frames.note(7) && !frames.note(8));
+        assert_eq!(frames.noted().count(), BadFrames::CAPACITY);
+        // What an instance may write, all of it nonsense.
+        frames.0[0].store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(frames.take(), Some(u64::MAX - 1));
     }
 
     /// A second CPU that failed on its way up was taken back by itself, and the first one then said

@@ -11,6 +11,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use abi::window::BadFrames;
 use x86_spec::interrupt::MACHINE_CHECK;
 use x86_spec::machine_check::{self as spec, Error, capabilities, global};
 
@@ -26,8 +27,8 @@ use crate::{irq, mem, park, role};
 /// Errors that were corrected, and those that were not.
 static CORRECTED: AtomicU64 = AtomicU64::new(0);
 static UNCORRECTED: AtomicU64 = AtomicU64::new(0);
-/// Frames of the supervisor's numbering with an error, plus one, that nobody has taken yet.
-static BAD: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+/// Frames of the supervisor's numbering with an error, that nobody has taken yet.
+static BAD: BadFrames = BadFrames::new();
 
 /// Bits of a code segment's selector that are its ring.
 const RING: u64 = 3;
@@ -83,9 +84,7 @@ impl BadPage {
 /// handler runs when there is one.
 #[must_use]
 pub fn next_bad_page() -> Option<BadPage> {
-    BAD.iter()
-        .find_map(|slot| slot.swap(0, Ordering::AcqRel).checked_sub(1))
-        .map(|frame| BadPage(Frame(frame)))
+    BAD.take().map(|frame| BadPage(Frame(frame)))
 }
 
 /// Looks into the banks of the CPU this runs on, for errors that were not worth an exception.
@@ -205,7 +204,10 @@ fn meaning_for(
 ) -> Found {
     match (error, interrupted) {
         (Error::Consumed, Interrupted::Program) => {
-            phys::frame_at(address()).map_or(Found::Fatal, Found::Consumed)
+            phys::frame_at(address()).map_or(Found::Fatal, |frame| {
+                tell_supervisor(frame);
+                Found::Consumed(frame)
+            })
         }
         (Error::Memory, _) | (Error::Consumed, Interrupted::Nobody) => {
             if note(address()) {
@@ -234,19 +236,23 @@ fn note(at: PhysAddr) -> bool {
     let Some(frame) = phys::frame_at(at) else {
         return false;
     };
-    if !role::is_supervisor() {
+    if tell_supervisor(frame) {
         return true;
     }
-    for slot in &BAD {
-        let taken = slot.compare_exchange(0, frame.0 + 1, Ordering::AcqRel, Ordering::Acquire);
-        if taken.is_ok() {
-            if apic::is_ready() {
-                apic::send_self(irq::DOORBELL_VECTOR);
-            }
-            break;
-        }
+    if BAD.note(frame.0) && apic::is_ready() {
+        apic::send_self(irq::DOORBELL_VECTOR);
     }
     false
+}
+
+/// In an instance: notes in the window that a frame must have no owner any more once this one has
+/// ended. `false` in the supervisor.
+fn tell_supervisor(frame: Frame) -> bool {
+    // What does not fit is more than a machine survives.
+    role::window().is_some_and(|window| {
+        window.bad_frames.note(frame.0);
+        true
+    })
 }
 
 /// The exception: returns if the interrupted code can go on, or is a program that is interrupted

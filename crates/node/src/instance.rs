@@ -268,11 +268,17 @@ impl Instance {
         partition.is_some_and(|partition| partition.holds(page))
     }
 
-    /// Takes its CPUs away because hardware has lost some of its memory.
-    pub(crate) fn end_for_bad_memory(&self) {
+    /// Takes its CPUs away because hardware has lost a page of its memory, which nobody gets any
+    /// more.
+    pub(crate) fn end_for_bad_memory(&self, page: &BadPage) {
         const REASON: &str = "its memory has an uncorrected error";
         log::error!("instance {} ({}) ends: {REASON}", self.id, self.label);
-        self.record.lock().halt_reason = Some(String::from(REASON));
+        let mut record = self.record.lock();
+        record.halt_reason = Some(String::from(REASON));
+        if let Some(partition) = &mut record.partition {
+            partition.retire(page);
+        }
+        drop(record);
         self.halt_wanted.store(true, Ordering::Release);
         crate::request();
     }

@@ -150,16 +150,16 @@ fn in_order(
     core::iter::successors(next(0), move |instance| next(instance.id()))
 }
 
-/// Ends the instances whose memory has lost something, and takes such pages out of use; those that
-/// are not free yet wait in `waiting`. Returns in how many nanoseconds they are to be looked at
-/// again.
+/// Ends the instances whose memory has lost something, and takes such pages out of use: those of an
+/// instance go with its memory, those of the supervisor that are not free yet wait in `waiting`.
+/// Returns in how many nanoseconds they are to be looked at again.
 fn service_bad_pages(waiting: &mut Vec<BadPage>) -> Option<u64> {
     while let Some(page) = machine_check::next_bad_page() {
         if let Some(instance) = active_instances().find(|instance| instance.holds(&page)) {
-            instance.end_for_bad_memory();
-        } else {
-            log::error!("a page of memory that no instance has has an uncorrected error");
+            instance.end_for_bad_memory(&page);
+            continue;
         }
+        log::error!("a page of memory that no instance has has an uncorrected error");
         // There is room for more than can be told of at a time; what is too much stays in use.
         if waiting.len() < waiting.capacity() {
             waiting.push(page);

@@ -13,6 +13,8 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
+use abi::window::BadFrames;
+use arrayvec::ArrayVec;
 use fallible::inject;
 use frames::Frames;
 use lfmutex::Once;
@@ -376,6 +378,11 @@ impl Block {
         self.first
     }
 
+    /// Whether a frame is in the block.
+    pub(crate) fn contains(&self, frame: Frame) -> bool {
+        (self.first.0..self.first.0 + (1 << self.order)).contains(&frame.0)
+    }
+
     /// Address of the block in the direct map.
     pub(crate) fn ptr(&self) -> *mut u8 {
         direct::ptr(self.first)
@@ -532,7 +539,7 @@ pub fn scrub_ahead(next: &mut u64) -> bool {
                 first: Frame(first),
                 order: GRANULE_ORDER,
             };
-            scrub(&block, 0);
+            scrub(&block, 0, &[]);
             return true;
         }
     }
@@ -555,14 +562,45 @@ pub(crate) fn retire(frame: Frame) -> bool {
     taken
 }
 
-/// Zeroes one granule of a block, which nobody else does at the same time, and counts it as unused.
-pub(super) fn scrub(block: &Block, granule: u64) {
+/// Frees a block but for these frames, which are out of use from now on.
+pub(super) fn free_without(block: Block, bad: &[Frame]) {
+    if !bad.iter().any(|frame| block.contains(*frame)) {
+        return;
+    }
+    let order = block.order;
+    let first = block.into_raw();
+    let Some(order) = order.checked_sub(1) else {
+        RETIRED.fetch_add(1, Ordering::Relaxed);
+        log::warn!("a page with an uncorrected error is not used any more");
+        return;
+    };
+    for first in [first, first.add(1 << order)] {
+        free_without(Block { first, order }, bad);
+    }
+}
+
+/// Zeroes one granule of a block, which nobody else does at the same time, but for these frames,
+/// and counts it as unused.
+pub(super) fn scrub(block: &Block, granule: u64, bad: &[Frame]) {
     assert!(
         granule < 1 << (block.order - GRANULE_ORDER),
         "a granule beyond the block"
     );
     let first = block.first.add(granule * GRANULE_FRAMES);
-    // SAFETY: the granule is part of the caller's block, and in the direct map.
-    unsafe { direct::zero(direct::ptr(first), GRANULE_FRAMES as usize) };
+    let is_bad = |frame: &Frame| (first.0..first.0 + GRANULE_FRAMES).contains(&frame.0);
+    // By lengths of nothing but good frames.
+    let mut ends: ArrayVec<u64, { BadFrames::CAPACITY + 1 }> = bad
+        .iter()
+        .filter(|frame| is_bad(frame))
+        .map(|frame| frame.0)
+        .collect();
+    ends.sort_unstable();
+    ends.push(first.0 + GRANULE_FRAMES);
+    let mut from = first.0;
+    for end in ends {
+        // SAFETY: frames of the granule, which is part of the caller's block; in the direct map.
+        unsafe { direct::zero(direct::ptr(Frame(from)), (end - from) as usize) };
+        from = end + 1;
+    }
     allocator().set_touched(first.0, GRANULE_ORDER, false);
 }

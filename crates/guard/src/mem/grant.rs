@@ -11,6 +11,9 @@
 //! back, and what was there at the start by a thread that has nothing better to do, so creating one
 //! costs no scrubbing in the usual case.
 //!
+//! A frame in which hardware has lost something, as an instance or the supervisor was told, is not
+//! touched again, and does not come back ([`Granules::retire`]).
+//!
 //! Granted memory that is dropped is leaked and counted: whoever loses track of its owner must not
 //! reuse it.
 
@@ -19,6 +22,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use ::alloc::vec::Vec;
 use abi::descriptor::MAX_RANGES;
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE, PAGE_SIZE};
+use abi::window::BadFrames;
 use arrayvec::ArrayVec;
 
 use super::alloc::{self, Block, GRANULE_ORDER};
@@ -70,6 +74,8 @@ pub(crate) struct Granules {
     /// Ascending by frame.
     blocks: Vec<Block>,
     granted: bool,
+    /// Frames that nobody gets any more, as the supervisor numbers them.
+    bad: ArrayVec<Frame, { BadFrames::CAPACITY }>,
 }
 
 impl Granules {
@@ -83,6 +89,7 @@ impl Granules {
         let mut granules = Self {
             blocks: Vec::new(),
             granted: false,
+            bad: ArrayVec::new(),
         };
         let mut missing = count;
         let mut order = alloc::MAX_ORDER;
@@ -155,10 +162,15 @@ impl Granules {
 
     /// Whether a frame of the supervisor's numbering is among them.
     pub(crate) fn contains(&self, frame: Frame) -> bool {
-        self.blocks.iter().any(|block| {
-            let first = block.first().0;
-            (first..first + (block.bytes() / PAGE_SIZE) as u64).contains(&frame.0)
-        })
+        self.blocks.iter().any(|block| block.contains(frame))
+    }
+
+    /// Has a frame of the supervisor's numbering go out of use, if it is among these, when they are
+    /// freed: hardware has lost something in it.
+    pub(crate) fn retire(&mut self, frame: Frame) {
+        if self.contains(frame) && !self.bad.contains(&frame) {
+            let _ = self.bad.try_push(frame);
+        }
     }
 
     /// Writes into the memory before it is granted, at a byte offset as the instance numbers its
@@ -257,7 +269,7 @@ impl Scrubbing {
         for block in &self.memory.blocks {
             let count = (block.bytes() / GRANULE_SIZE) as u64;
             if piece < count {
-                alloc::scrub(block, piece);
+                alloc::scrub(block, piece, &self.memory.bad);
                 self.done.fetch_add(1, Ordering::Relaxed);
                 return true;
             }
@@ -277,6 +289,12 @@ impl Scrubbing {
 
 impl Drop for Granules {
     fn drop(&mut self) {
+        if !self.granted {
+            let bad = &self.bad;
+            self.blocks
+                .drain(..)
+                .for_each(|block| alloc::free_without(block, bad));
+        }
         if self.granted {
             let frames = self.bytes() / PAGE_SIZE as u64;
             GRANTED.fetch_sub(frames, Ordering::Relaxed);
@@ -386,5 +404,40 @@ mod tests {
         assert_eq!(counts(), (0, 0));
         // SAFETY: the test's memory; nobody else takes granules.
         assert_eq!(unsafe { *last }, 0);
+    }
+
+    #[test]
+    fn what_hardware_has_lost_nobody_touches_or_gets_again() {
+        let _alone = alone();
+        let (free, retired) = (alloc::free_frames(), alloc::retired_frames());
+        let mut granules = Granules::take(2).unwrap();
+        let bad = [3, GRANULE_FRAMES - 1, GRANULE_FRAMES + 64].map(|n| granules.frame(n).unwrap());
+        let good = granules.frame(4).unwrap();
+        for frame in [bad[0], good] {
+            // SAFETY: in `granules`, which nobody else uses.
+            unsafe { direct::ptr(frame).write_bytes(0xa5, PAGE_SIZE) };
+        }
+        // Somebody else's, twice the same, and one after the other.
+        let other = Block::new(0).unwrap();
+        granules.retire(other.first());
+        drop(other);
+        bad.iter()
+            .chain(&bad)
+            .for_each(|frame| granules.retire(*frame));
+        let scrubbing = granules.into_scrubbing();
+        while scrubbing.scrub_next() {}
+        // SAFETY: as above.
+        let first_bytes = [bad[0], good].map(|frame| unsafe { *direct::ptr(frame) });
+        assert_eq!(first_bytes, [0xa5, 0]);
+        drop(scrubbing);
+        assert_eq!(alloc::retired_frames(), retired + 3);
+        assert_eq!(alloc::free_frames(), free - 3);
+        let rest: Vec<Block> = core::iter::from_fn(|| Block::new(0)).collect();
+        assert!(rest.iter().all(|block| !bad.contains(&block.first())));
+        drop(rest);
+        for frame in bad {
+            // SAFETY: the test's memory, which nobody has any more.
+            unsafe { alloc::donate(frame.0..frame.0 + 1) };
+        }
     }
 }

@@ -118,6 +118,7 @@ impl Partition {
     /// ([`release`](super::quarantine::release)).
     #[must_use]
     pub fn reclaim(mut self) -> Option<Scrubbing> {
+        self.retire_noted();
         if !self.cpus.iter().all(InstanceCpu::is_parked) {
             return None;
         }

@@ -21,6 +21,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::descriptor::{self, CpuEntry, Descriptor};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
+use abi::window::BadFrames;
 use abi::{Window, window};
 use arrayvec::ArrayVec;
 pub use halt::{HaltProgress, HaltReport};
@@ -466,6 +467,28 @@ impl Partition {
     pub fn holds(&self, page: &BadPage) -> bool {
         let memory = self.memory.as_ref();
         memory.is_some_and(|memory| memory.contains(page.frame()))
+    }
+
+    /// Has a page of the instance's memory go out of use when the instance has ended.
+    pub fn retire(&mut self, page: &BadPage) {
+        if let Some(memory) = &mut self.memory {
+            memory.retire(page.frame());
+        }
+    }
+
+    /// Has the pages go out of use that the instance has noted: its own only, and as many as there
+    /// is room for in the window.
+    fn retire_noted(&mut self) {
+        let noted: ArrayVec<u64, { BadFrames::CAPACITY }> =
+            self.window().bad_frames.noted().collect();
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        for frame in noted {
+            if let Some(frame) = memory.frame(frame) {
+                memory.retire(frame);
+            }
+        }
     }
 
     /// The window shared with the instance. What is in it is the instance's word and nothing more.
