@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use self::hunts::Hunt;
 use crate::cleanup::Directory;
-use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+use crate::vm::{Addition, Ending, Machine, last_lines};
 use crate::{abi, build, paths};
 
 /// Do at random what may be done, and see whether what must hold does
@@ -46,19 +46,19 @@ enum What {
 #[derive(Subcommand)]
 enum Hunts {
     /// Random system calls by nobody on the supervisor
-    Supervisor(hunts::Options),
+    Supervisor(RandomWork),
     /// Instances from archives in which something was changed
-    Archives(hunts::Options),
+    Archives(RandomWork),
     /// Executables in which something was changed, run in an instance
-    Executables(hunts::Options),
+    Executables(RandomWork),
     /// Calls of `/dev/skerry` with hostile arguments
-    Ioctls(hunts::Options),
+    Ioctls(RandomWork),
     /// Two `skerry` at a time, killed at any moment
-    Storms(hunts::Options),
+    Storms(RandomWork),
 }
 
 impl Hunts {
-    fn split(&self) -> (Hunt, &hunts::Options) {
+    fn split(&self) -> (Hunt, &RandomWork) {
         match self {
             Self::Supervisor(options) => (Hunt::Supervisor, options),
             Self::Archives(options) => (Hunt::Archives, options),
@@ -69,35 +69,56 @@ impl Hunts {
     }
 }
 
-/// Options for fuzzing system calls.
+/// Options of all random work.
 #[derive(Args, Clone)]
-pub struct Syscalls {
+pub struct RandomWork {
     /// How long, in seconds of the machine
     #[arg(long, default_value_t = 60, value_name = "N")]
     pub seconds: u64,
-    /// Where the calls come from; a random one if none is given
+    /// Where what is done comes from; a random one if none is given
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl RandomWork {
+    /// For this long, from a random seed.
+    pub fn new(seconds: u64) -> Self {
+        Self {
+            seconds,
+            seed: None,
+            json: false,
+        }
+    }
+
+    /// The seed that was given, or one that nobody chose.
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or_else(random_seed)
+    }
+}
+
+/// Options for fuzzing system calls.
+#[derive(Args, Clone)]
+pub struct Syscalls {
+    #[command(flatten)]
+    work: RandomWork,
     /// Processors of the instance
     #[arg(long, default_value_t = 2, value_name = "N")]
     pub cpus: u32,
     /// Only this round of the first instance of the seed, with each call shown before it is made
     #[arg(long, value_name = "R")]
     pub round: Option<u64>,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 impl Syscalls {
     /// For this long on so many processors, from a random seed.
     pub fn new(seconds: u64, cpus: u32) -> Self {
         Self {
-            seconds,
-            seed: None,
+            work: RandomWork::new(seconds),
             cpus,
             round: None,
-            json: false,
         }
     }
 }
@@ -154,9 +175,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         ..Machine::default()
     };
     match &arguments.what {
-        What::Syscalls(options) => report(syscalls(options, machine), Format::of(options.json)),
+        What::Syscalls(options) => {
+            report(syscalls(options, machine), Format::of(options.work.json))
+        }
         What::Failures(options) => report(failures::failures(options, machine), Format::Text),
-        What::Manage(options) => report(manage::manage(options, machine), Format::of(options.json)),
+        What::Manage(options) => {
+            let format = Format::of(options.work.json);
+            report(manage::manage(options, machine), format)
+        }
         What::Hunt(hunts) => {
             let (hunt, options) = hunts.split();
             report(
@@ -207,12 +233,12 @@ pub fn syscalls(options: &Syscalls, machine: Machine) -> Result<Done> {
         cpus: options.cpus,
     };
     fuzz.machine.hardware.cpus = options.cpus + 1;
-    let first = options.seed.unwrap_or_else(random_seed);
+    let first = options.work.seed();
     let mut total = Done {
         seed: first,
         ..Done::default()
     };
-    let mut seconds = options.seconds;
+    let mut seconds = options.work.seconds;
     while seconds > 0 {
         let (now, seed) = (
             seconds.min(INSTANCE_SECONDS),
@@ -296,18 +322,12 @@ impl Fuzz {
             self.cpus + 2
         );
         machine.command = ["/bin/sh", "-c", &script].map(OsString::from).to_vec();
-        let (mut output, mut complaints) = (Vec::new(), Vec::new());
-        let streams = Streams {
-            input: Box::new(std::io::empty()),
-            output: &mut output,
-            error: &mut complaints,
-        };
-        let outcome = machine.run(streams)?;
-        let printed = String::from_utf8_lossy(&output).into_owned();
+        let run = machine.run_collected()?;
+        let printed = run.output;
         let result = printed
             .lines()
             .find_map(|line| line.strip_prefix("fuzz-result "));
-        if let (Ending::Exited(0), Some(result)) = (&outcome.ending, result) {
+        if let (Ending::Exited(0), Some(result)) = (&run.ending, result) {
             return Ok(Ok(
                 serde_json::from_str(result).context("the fuzzer's result makes no sense")?
             ));
@@ -321,7 +341,7 @@ impl Fuzz {
         let said: Vec<_> = said.collect();
         let what = format!(
             "{:?}\nthe fuzzer said: {}\nthe instance: status{told}\nthe supervisor's log ends:\n{log}",
-            outcome.ending,
+            run.ending,
             said[said.len().saturating_sub(CALLS_SHOWN)..].join("\n")
         );
         Ok(Err(Failure { what, printed }))

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::cleanup::Directory;
-use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+use crate::vm::{Addition, Ending, Machine, last_lines};
 use crate::{build, packages, paths, rootfs};
 
 /// Time limit of a machine beyond its time, in seconds: to start, for the last tasks, on a host
@@ -138,20 +138,14 @@ pub fn soak(
     machine.command = ["/bin/sh", "-c", &outer, include_str!("soak.sh")]
         .map(OsString::from)
         .to_vec();
-    let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams {
-        input: Box::new(std::io::empty()),
-        output: &mut output,
-        error: &mut complaints,
-    };
-    let outcome = machine.run(streams)?;
-    let said = String::from_utf8_lossy(&output);
-    let last = said.lines().last().unwrap_or_default();
+    let run = machine.run_collected()?;
+    let last = run.output.lines().last().unwrap_or_default();
     ensure!(
-        outcome.ending == Ending::Exited(0) && last.starts_with("done "),
-        "{:?}\n{said}{}\nthe supervisor's log ends:\n{}",
-        outcome.ending,
-        String::from_utf8_lossy(&complaints),
+        run.ending == Ending::Exited(0) && last.starts_with("done "),
+        "{:?}\n{}{}\nthe supervisor's log ends:\n{}",
+        run.ending,
+        run.output,
+        run.complaints,
         last_lines(&machine.log, 25)
     );
     Ok(last.to_owned())

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::{SKERRY, Table};
-use crate::vm::{Ending, Machine, Streams, last_lines};
+use crate::vm::{Ending, Machine, last_lines};
 
 /// Starts instances one after the other and shows each one's times; then finds the least memory.
 const SCRIPT: &str = r#"
@@ -87,21 +87,15 @@ fn run(instances: usize, clock: Clock) -> Result<String> {
         ..Machine::default()
     };
     machine.hardware.icount = clock == Clock::Instructions;
-    let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams {
-        input: Box::new(std::io::empty()),
-        output: &mut output,
-        error: &mut complaints,
-    };
-    let outcome = machine.run(streams)?;
-    let said = String::from_utf8_lossy(&complaints);
+    let run = machine.run_collected()?;
     ensure!(
-        outcome.ending == Ending::Exited(0),
-        "{:?}: {said}\n{}",
-        outcome.ending,
+        run.ending == Ending::Exited(0),
+        "{:?}: {}\n{}",
+        run.ending,
+        run.complaints,
         last_lines(&machine.log, 25)
     );
-    Ok(String::from_utf8(output)?)
+    Ok(run.output)
 }
 
 /// Adds what the instances of one run told.

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::build;
-use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+use crate::vm::{Addition, Ending, Machine, last_lines};
 
 /// Options for refusing requests for memory.
 #[derive(Args)]
@@ -41,20 +41,14 @@ pub fn failures(options: &Options, mut machine: Machine) -> Result<String> {
     machine.command = ["/bin/machine-tests", "failures", &options.name]
         .map(OsString::from)
         .into();
-    let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams {
-        input: Box::new(std::io::empty()),
-        output: &mut output,
-        error: &mut complaints,
-    };
-    let outcome = machine.run(streams)?;
-    let said = String::from_utf8_lossy(&output).into_owned();
+    let run = machine.run_collected()?;
     ensure!(
-        outcome.ending == Ending::Exited(0) && said.ends_with("ok failures\n"),
-        "{:?}: {said}{}; the log ends:\n{}",
-        outcome.ending,
-        String::from_utf8_lossy(&complaints),
+        run.ending == Ending::Exited(0) && run.output.ends_with("ok failures\n"),
+        "{:?}: {}{}; the log ends:\n{}",
+        run.ending,
+        run.output,
+        run.complaints,
         last_lines(&machine.log, LOG_LINES)
     );
-    Ok(said)
+    Ok(run.output)
 }

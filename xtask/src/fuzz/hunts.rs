@@ -7,12 +7,11 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use clap::Args;
 use serde::Serialize;
 
-use super::random_seed;
+use super::RandomWork;
 use crate::cleanup::Directory;
-use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+use crate::vm::{Addition, Ending, Machine, last_lines};
 use crate::{abi, build};
 
 /// A kind of hostile work.
@@ -28,31 +27,6 @@ pub enum Hunt {
     Ioctls,
     /// Two `skerry` at a time, killed at any moment.
     Storms,
-}
-
-/// Options of a hunt.
-#[derive(Args, Clone)]
-pub struct Options {
-    /// How long, in seconds of the machine
-    #[arg(long, default_value_t = 60, value_name = "N")]
-    pub seconds: u64,
-    /// Where what is done comes from; a random one if none is given
-    #[arg(long, value_name = "S")]
-    pub seed: Option<u64>,
-    /// Print the result as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-impl Options {
-    /// For this long, from a random seed.
-    pub fn new(seconds: u64) -> Self {
-        Self {
-            seconds,
-            seed: None,
-            json: false,
-        }
-    }
 }
 
 /// Work that was done.
@@ -118,11 +92,11 @@ impl Hunt {
 ///
 /// # Errors
 /// What does not hold, or that it could not be run; the text has the seed and the log.
-pub fn hunt(hunts: &[Hunt], options: &Options, mut machine: Machine) -> Result<Done> {
-    let seed = options.seed.unwrap_or_else(random_seed);
+pub fn hunt(hunts: &[Hunt], work: &RandomWork, mut machine: Machine) -> Result<Done> {
+    let seed = work.seed();
     machine.hardware.cpus = CPUS;
     machine.append = "supervisor_cpus=2".into();
-    let time = options.seconds * hunts.len() as u64;
+    let time = work.seconds * hunts.len() as u64;
     machine.timeout = Some(Duration::from_secs(time + TIMEOUT));
     let directory = Directory::create()?;
     let table = directory.join("calls");
@@ -140,16 +114,10 @@ pub fn hunt(hunts: &[Hunt], options: &Options, mut machine: Machine) -> Result<D
             guest: guest.into(),
         });
     }
-    let script = script(hunts, seed, options.seconds);
+    let script = script(hunts, seed, work.seconds);
     machine.command = ["/bin/sh", "-c", &script].map(OsString::from).to_vec();
-    let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams {
-        input: Box::new(std::io::empty()),
-        output: &mut output,
-        error: &mut complaints,
-    };
-    let outcome = machine.run(streams)?;
-    let printed = String::from_utf8_lossy(&output).into_owned();
+    let run = machine.run_collected()?;
+    let printed = run.output;
     let done: Vec<String> = printed
         .lines()
         .filter_map(|line| {
@@ -164,11 +132,11 @@ pub fn hunt(hunts: &[Hunt], options: &Options, mut machine: Machine) -> Result<D
         .collect();
     let lines: Vec<&str> = printed.lines().collect();
     ensure!(
-        outcome.ending == Ending::Exited(0) && done.len() == hunts.len(),
+        run.ending == Ending::Exited(0) && done.len() == hunts.len(),
         "seed {seed}: {:?}\n{}\n{}\nthe supervisor's log ends:\n{}",
-        outcome.ending,
+        run.ending,
         lines[lines.len().saturating_sub(LINES)..].join("\n"),
-        String::from_utf8_lossy(&complaints),
+        run.complaints,
         last_lines(&machine.log, LINES)
     );
     Ok(Done { seed, done })

@@ -9,35 +9,27 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::{LOG_LINES, random_seed};
+use super::{LOG_LINES, RandomWork};
 use crate::build;
-use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+use crate::vm::{Addition, Ending, Machine, last_lines};
 
 /// Options for driving the management of instances.
 #[derive(Args, Clone)]
 pub struct Options {
-    /// How long, in seconds of the machine
-    #[arg(long, default_value_t = 60, value_name = "N")]
-    pub seconds: u64,
-    /// Where the operations come from; a random one if none is given
-    #[arg(long, value_name = "S")]
-    pub seed: Option<u64>,
+    /// How long, and where the operations come from
+    #[command(flatten)]
+    pub work: RandomWork,
     /// Processors of the machine; the first is the supervisor's
     #[arg(long, default_value_t = 6, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     pub cpus: u32,
-    /// Print the result as JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 impl Options {
     /// For this long, from a random seed.
     pub fn new(seconds: u64) -> Self {
         Self {
-            seconds,
-            seed: None,
+            work: RandomWork::new(seconds),
             cpus: 6,
-            json: false,
         }
     }
 }
@@ -83,9 +75,9 @@ const STEPS_SHOWN: usize = 15;
 /// What went otherwise than the model says, or that it could not be run; the text has the seed, the
 /// last steps, and the log.
 pub fn manage(options: &Options, mut machine: Machine) -> Result<Done> {
-    let seed = options.seed.unwrap_or_else(random_seed);
+    let seed = options.work.seed();
     machine.hardware.cpus = options.cpus;
-    machine.timeout = Some(Duration::from_secs(options.seconds + TIMEOUT));
+    machine.timeout = Some(Duration::from_secs(options.work.seconds + TIMEOUT));
     machine.additions.push(Addition {
         host: build::manage_program()?.program("manage"),
         guest: "/bin/manage".into(),
@@ -94,21 +86,15 @@ pub fn manage(options: &Options, mut machine: Machine) -> Result<Done> {
         "/bin/manage",
         "drive",
         &seed.to_string(),
-        &options.seconds.to_string(),
+        &options.work.seconds.to_string(),
     ];
     machine.command = words.map(OsString::from).to_vec();
-    let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams {
-        input: Box::new(std::io::empty()),
-        output: &mut output,
-        error: &mut complaints,
-    };
-    let outcome = machine.run(streams)?;
-    let printed = String::from_utf8_lossy(&output).into_owned();
+    let run = machine.run_collected()?;
+    let printed = run.output;
     let result = printed
         .lines()
         .find_map(|line| line.strip_prefix("manage-result "));
-    if let (Ending::Exited(0), Some(result)) = (&outcome.ending, result) {
+    if let (Ending::Exited(0), Some(result)) = (&run.ending, result) {
         return serde_json::from_str(result).context("the driver's result makes no sense");
     }
     let lines: Vec<&str> = printed.lines().collect();
@@ -121,9 +107,9 @@ pub fn manage(options: &Options, mut machine: Machine) -> Result<Done> {
         .unwrap_or(0);
     bail!(
         "{:?}\n{}\n{}\nthe supervisor's log ends:\n{}\nagain: cargo xtask fuzz manage --seed {seed} --cpus {}",
-        outcome.ending,
+        run.ending,
         lines[from..].join("\n"),
-        String::from_utf8_lossy(&complaints),
+        run.complaints,
         last_lines(&machine.log, LOG_LINES),
         options.cpus
     )

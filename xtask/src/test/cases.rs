@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::Check;
 use crate::cleanup::Directory;
 use crate::rootfs;
-use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+use crate::vm::{Addition, Ending, Machine, last_lines};
 
 /// A script and what it must print, on both streams together.
 pub struct Case {
@@ -176,16 +176,10 @@ impl Instance<'_> {
             self.patience, self.cpus, self.memory, self.limit
         );
         machine.command = ["/bin/sh", "-c", &outer].map(OsString::from).to_vec();
-        let (mut output, mut complaints) = (Vec::new(), Vec::new());
-        let streams = Streams {
-            input: Box::new(std::io::empty()),
-            output: &mut output,
-            error: &mut complaints,
-        };
-        let outcome = machine.run(streams)?;
-        let ran = results(&String::from_utf8_lossy(&output), scripts.len());
-        let complaints = String::from_utf8_lossy(&complaints);
-        match outcome.ending {
+        let run = machine.run_collected()?;
+        let ran = results(&run.output, scripts.len());
+        let complaints = run.complaints;
+        match run.ending {
             Ending::Exited(0) if ran.iter().all(|ran| ran.status.is_some()) => Ok(ran),
             ending => {
                 let last = ran

@@ -100,6 +100,19 @@ pub struct Outcome {
     pub powered_off: bool,
 }
 
+/// A run with what its command wrote.
+#[derive(Debug)]
+pub struct Collected {
+    /// Ending of the run.
+    pub ending: Ending,
+    /// Whether the machine powered itself off afterwards.
+    pub powered_off: bool,
+    /// Standard output.
+    pub output: String,
+    /// Standard error.
+    pub complaints: String,
+}
+
 /// The command's standard streams.
 pub struct Streams<'a> {
     /// Standard input; read in a thread of its own, which is left to itself when the command ends
@@ -142,6 +155,29 @@ impl Machine {
         let deadline = self.limit().map(|timeout| Instant::now() + timeout);
         let ending = serve(&events, &line, deadline, streams)?;
         Self::finish(&mut qemu, ending)
+    }
+
+    /// Boots the machine, runs the command without input, and powers off; keeps what it writes.
+    ///
+    /// # Errors
+    /// When the machine could not be built or started.
+    pub fn run_collected(&self) -> Result<Collected> {
+        let (mut output, mut complaints) = (Vec::new(), Vec::new());
+        let Outcome {
+            ending,
+            powered_off,
+        } = self.run(Streams {
+            input: Box::new(io::empty()),
+            output: &mut output,
+            error: &mut complaints,
+        })?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Collected {
+            ending,
+            powered_off,
+            output: text(output),
+            complaints: text(complaints),
+        })
     }
 
     /// From power-on to the command's end. With mutants, tests run on hosts that have other things

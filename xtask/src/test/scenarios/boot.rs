@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use super::json;
 use crate::qemu::{Board, Firmware};
 use crate::test::{Check, Setting};
-use crate::vm::{Ending, Machine, Streams, last_lines};
+use crate::vm::{Ending, Machine, last_lines};
 
 /// A machine, and what is changed to make it of the default one.
 type Variant = (&'static str, u32, fn(&mut Machine));
@@ -91,23 +91,16 @@ fn boot(setting: &Setting, (what, cpus, change): &Variant) -> Result<String> {
         .map(OsString::from)
         .to_vec();
     change(&mut machine);
-    let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams {
-        input: Box::new(std::io::empty()),
-        output: &mut output,
-        error: &mut complaints,
-    };
-    let outcome = machine.run(streams)?;
-    let said = || String::from_utf8_lossy(&complaints);
+    let run = machine.run_collected()?;
     ensure!(
-        outcome.ending == Ending::Exited(0),
+        run.ending == Ending::Exited(0),
         "{:?}: {}; the log ends:\n{}",
-        outcome.ending,
-        said(),
+        run.ending,
+        run.complaints,
         last_lines(&machine.log, 25)
     );
-    ensure!(outcome.powered_off, "it did not power off");
-    let resources = json::resources(&String::from_utf8_lossy(&output))?;
+    ensure!(run.powered_off, "it did not power off");
+    let resources = json::resources(&run.output)?;
     ensure!(
         resources.cpus_total == u64::from(*cpus),
         "it knows {} of {cpus} processors",

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use crate::fuzz::hunts::{self, Hunt};
-use crate::fuzz::{self, Syscalls, manage};
+use crate::fuzz::{self, RandomWork, Syscalls, manage};
 use crate::test::{Check, Setting};
 
 /// Seconds of each run.
@@ -69,7 +69,7 @@ const HUNTS: [(Hunt, &str); 5] = [
 fn hunt(setting: &Setting, seconds: u64) -> Vec<Check> {
     let done = hunts::hunt(
         &HUNTS.map(|(hunt, _)| hunt),
-        &hunts::Options::new(seconds),
+        &RandomWork::new(seconds),
         setting.machine("hunts"),
     );
     match done {

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, ensure};
 
 use crate::build;
 use crate::test::{Check, Setting};
-use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+use crate::vm::{Addition, Ending, Machine, last_lines};
 
 /// Kinds of kernel objects that `machine/memory` makes until there is no memory: those that end
 /// soon. `long/memory` makes all.
@@ -132,33 +132,29 @@ struct Ran {
 
 /// Runs a machine, which must power off after its command has ended well.
 fn run_to_end(machine: &Machine) -> Result<Ran> {
-    let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams {
-        input: Box::new(std::io::empty()),
-        output: &mut output,
-        error: &mut complaints,
-    };
-    let outcome = machine.run(streams)?;
-    let said = String::from_utf8_lossy(&output).into_owned();
+    let run = machine.run_collected()?;
     let judge = || {
         let told = || {
             format!(
-                "{said}{}; the log ends:\n{}",
-                String::from_utf8_lossy(&complaints),
+                "{}{}; the log ends:\n{}",
+                run.output,
+                run.complaints,
                 last_lines(&machine.log, 25)
             )
         };
         ensure!(
-            outcome.ending == Ending::Exited(0),
+            run.ending == Ending::Exited(0),
             "{:?}: {}",
-            outcome.ending,
+            run.ending,
             told()
         );
-        ensure!(outcome.powered_off, "it did not power off: {}", told());
+        ensure!(run.powered_off, "it did not power off: {}", told());
         Ok(String::new())
     };
-    let judged = judge();
-    Ok(Ran { judged, said })
+    Ok(Ran {
+        judged: judge(),
+        said: run.output,
+    })
 }
 
 /// Runs `machine-tests` on a supervisor; how that ended, and what it printed.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::build;
 use crate::test::batch::{self, Expect, Step};
 use crate::test::{Check, Setting};
-use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
+use crate::vm::{Addition, Ending, Machine, last_lines};
 
 const GUEST: &str = "/bin/machine-tests";
 
@@ -101,18 +101,12 @@ fn step(name: &str, note: &str) -> Step {
 fn quiet(setting: &Setting, program: &Path, cpus: u32) -> Result<String> {
     let mut machine = machine(setting, program, cpus, "");
     machine.command = [GUEST, "quiet"].map(OsString::from).to_vec();
-    let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams {
-        input: Box::new(std::io::empty()),
-        output: &mut output,
-        error: &mut complaints,
-    };
-    let outcome = machine.run(streams)?;
-    let said = String::from_utf8_lossy(&output);
+    let run = machine.run_collected()?;
     ensure!(
-        outcome.ending == Ending::Exited(0),
-        "{:?}: {said}; the log ends:\n{}",
-        outcome.ending,
+        run.ending == Ending::Exited(0),
+        "{:?}: {}; the log ends:\n{}",
+        run.ending,
+        run.output,
         last_lines(&machine.log, 25)
     );
     Ok("no interrupts in 10 s of computing, none but the alarm in 10 s of sleep".into())
