@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::model::Observed;
@@ -164,7 +164,8 @@ impl Tool {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for its end, which is never a panic of the tool: nobody's archive, no instance and no
+    /// other tool brings that about.
     pub(crate) fn finish(self) -> Result<Observed> {
         self.stop_and_go();
         // A reader that is not late does not listen.
@@ -178,11 +179,18 @@ impl Tool {
             bail!("`skerry {}` does not end", self.what);
         };
         let bytes = |thread: JoinHandle<Vec<u8>>| thread.join().unwrap_or_default();
-        Ok(Observed {
+        let seen = Observed {
             status,
             out: bytes(self.out),
             err: bytes(self.err),
-        })
+        };
+        let said = String::from_utf8_lossy(&seen.err);
+        ensure!(
+            !(said.contains("thread '") && said.contains("panicked at")),
+            "`skerry {}` panicked: {said}",
+            self.what
+        );
+        Ok(seen)
     }
 
     fn send(&self, signal: Signal) {

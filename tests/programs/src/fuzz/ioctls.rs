@@ -18,7 +18,7 @@ use crate::checked;
 /// Threads that make calls.
 const THREADS: u64 = 3;
 /// Sizes of the structures of the calls, by number from 1 on (`INFO` is 1).
-const SIZES: [u32; 13] = [120, 376, 48, 8, 296, 16, 8, 8, 8, 8, 16, 16, 8];
+const SIZES: [u32; 13] = [120, 376, 48, 8, 304, 16, 8, 8, 8, 8, 16, 16, 8];
 const INFO: u32 = 1;
 const CREATE: u32 = 2;
 const LOAD: u32 = 3;
@@ -68,6 +68,7 @@ fn hunt(arguments: &[&str]) -> Result<()> {
     let time = Duration::from_secs(seconds.parse()?);
     nobody_has_none()?;
     let device = File::options().read(true).write(true).open("/dev/skerry")?;
+    all_are_known(&device)?;
     let free = free(&device)?;
     // SAFETY: the handler does nothing.
     unsafe {
@@ -109,6 +110,20 @@ fn nobody_has_none() -> Result<()> {
         .stderr(std::process::Stdio::null())
         .status()?;
     ensure!(!status.success(), "nobody can open the device");
+    Ok(())
+}
+
+/// Checks that each call is one that the kernel has: otherwise none of them would be tried.
+fn all_are_known(device: &File) -> Result<()> {
+    for (number, size) in (1..).zip(SIZES) {
+        let nowhere = std::ptr::null_mut();
+        let result = checked(call(device, request(number, size), nowhere));
+        let errno = result.err().and_then(|error| error.raw_os_error());
+        ensure!(
+            errno == Some(libc::EFAULT),
+            "call {number} of {size} bytes, with no argument: {errno:?}"
+        );
+    }
     Ok(())
 }
 
