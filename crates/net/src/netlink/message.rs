@@ -26,7 +26,7 @@ pub(super) struct NlmsgHeader {
 
 /// Messages on their way to a program.
 pub(super) struct Reply {
-    /// What the program receives at once: whole messages. A list is in parts of [`LIST_PART`].
+    /// Datagrams of whole messages; those of a list have [`LIST_PART`] bytes at most.
     pub(super) datagrams: Vec<Vec<u8>>,
     /// Whether there was no memory for a message; the whole reply is an error then.
     pub(super) lacks_memory: bool,
