@@ -6,8 +6,8 @@
 use core::fmt;
 
 use abi::descriptor::{
-    Descriptor, FLAG_INVARIANT_TSC, FLAG_SEEDED, FLAG_TSC_DEADLINE, FLAG_X2APIC, MemRange,
-    RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS, Reserved,
+    Descriptor, FLAG_INVARIANT_TSC, FLAG_SEEDED, FLAG_TSC_DEADLINE, FLAG_X2APIC, MAX_RANGES,
+    MemRange, RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS, Reserved,
 };
 use abi::layout::{DESCRIPTOR, GRANULE_FRAMES, PAGE_SIZE, PARK, WINDOW};
 use abi::{Window, descriptor};
@@ -59,11 +59,12 @@ impl core::error::Error for LoadError {}
 /// its program's stack.
 const MIN_FREE_FRAMES: u64 = 256;
 
-/// Frames that nothing may be loaded into, of an instance with so many frames in so many runs: its
-/// page tables, its tables of frames, what a kernel needs to start, and the shares of memory
-/// without which it makes no files, those of the archive included. They grow with memory, and the
-/// tables of frames lie in a row.
-fn elbow_room(frames: u64, runs: usize, image_frames: u64, cpus: usize) -> u64 {
+/// Frames that nothing may be loaded into, of an instance with so many frames, in however many
+/// runs: its page tables, its tables of frames, what a kernel needs to start, and the shares of
+/// memory without which it makes no files, those of the archive included. They grow with memory,
+/// and the tables of frames lie in a row.
+fn elbow_room(frames: u64, image_frames: u64, cpus: usize) -> u64 {
+    let runs = (frames / GRANULE_FRAMES).clamp(1, MAX_RANGES as u64) as usize;
     let tables = build::max_tables(frames, runs, image_frames as usize) as u64;
     tables + mem::table_frames(frames, cpus) + mem::shares_of(frames) + MIN_FREE_FRAMES
 }
@@ -73,14 +74,14 @@ const MOST_FRAMES: u64 = 1 << 40;
 
 /// The least number of frames, whole granules, of an instance into which so many are loaded, its
 /// image among them. If no machine has as many, what comes with them is not counted.
-fn least_frames(loaded: u64, runs: usize, image_frames: u64, cpus: usize) -> u64 {
+fn least_frames(loaded: u64, image_frames: u64, cpus: usize) -> u64 {
     if loaded > MOST_FRAMES {
         return loaded;
     }
     let mut least = loaded;
     // What a frame more costs is far less than a frame, so this comes to an end.
     loop {
-        let elbow = elbow_room(least, runs, image_frames, cpus);
+        let elbow = elbow_room(least, image_frames, cpus);
         let needed = (loaded + elbow).next_multiple_of(GRANULE_FRAMES);
         if needed <= least {
             return least;
@@ -91,7 +92,7 @@ fn least_frames(loaded: u64, runs: usize, image_frames: u64, cpus: usize) -> u64
 
 /// The least memory an instance of so many granules needs, in bytes.
 pub(super) fn min_memory(image_frames: u64, granules: u64, cpus: usize) -> u64 {
-    let elbow = elbow_room(granules * GRANULE_FRAMES, 1, image_frames, cpus);
+    let elbow = elbow_room(granules * GRANULE_FRAMES, image_frames, cpus);
     (image_frames + elbow) * PAGE_SIZE as u64
 }
 
@@ -152,10 +153,10 @@ impl Partition {
         let frames = self.memory_bytes() / PAGE_SIZE as u64;
         let count = bytes.div_ceil(PAGE_SIZE as u64);
         let loaded = self.next_frame.saturating_add(count);
-        let (runs, image) = (self.staged.nranges as usize, self.staged.image_frames);
-        let elbow = elbow_room(frames, runs, image, self.cpus.len());
+        let image = self.staged.image_frames;
+        let elbow = elbow_room(frames, image, self.cpus.len());
         if loaded.saturating_add(elbow) > frames {
-            let least = least_frames(loaded, runs, image, self.cpus.len());
+            let least = least_frames(loaded, image, self.cpus.len());
             return Err(LoadError::NoRoom {
                 needed: least.saturating_mul(PAGE_SIZE as u64),
             });
@@ -335,7 +336,7 @@ mod tests {
     fn what_is_left_grows_with_memory() {
         for granules in [4, 100, 750, 1 << 15] {
             let frames = granules * GRANULE_FRAMES;
-            let room = elbow_room(frames, 1, 2000, 2) * PAGE_SIZE as u64;
+            let room = elbow_room(frames, 2000, 2) * PAGE_SIZE as u64;
             let references = frames * 4;
             let shares = mem::shares_of(frames) * PAGE_SIZE as u64;
             let free = shares + MIN_FREE_FRAMES * PAGE_SIZE as u64;
@@ -351,14 +352,14 @@ mod tests {
     #[test]
     fn what_would_be_enough_is_exact() {
         for loaded in [2000, 2001, 5000, 20_000, 400_000, 4_000_000, 1 << 32] {
-            let least = least_frames(loaded, 1, 2000, 2);
-            let fits = |frames| loaded + elbow_room(frames, 1, 2000, 2) <= frames;
+            let least = least_frames(loaded, 2000, 2);
+            let fits = |frames| loaded + elbow_room(frames, 2000, 2) <= frames;
             assert!(least.is_multiple_of(GRANULE_FRAMES));
             assert!(fits(least) && !fits(least - GRANULE_FRAMES), "{loaded}");
         }
         // Whatever a program announces.
         for loaded in [MOST_FRAMES, MOST_FRAMES + 1, u64::MAX] {
-            assert!(least_frames(loaded, 1, 2000, 2) >= loaded);
+            assert!(least_frames(loaded, 2000, 2) >= loaded);
         }
     }
 }
