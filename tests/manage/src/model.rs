@@ -7,6 +7,7 @@
 //! and what is seen narrows it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::Deserialize;
 
@@ -69,12 +70,24 @@ pub(crate) struct Instance {
 }
 
 /// Observed result of a tool's run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Observed {
     /// Exit status of the tool; 128 and the signal's number if one ended it.
     pub(crate) status: u8,
     pub(crate) out: Vec<u8>,
     pub(crate) err: Vec<u8>,
+}
+
+/// Shows what was written as text.
+impl fmt::Debug for Observed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, out, err } = self;
+        f.debug_struct("Observed")
+            .field("status", status)
+            .field("out", &String::from_utf8_lossy(out))
+            .field("err", &String::from_utf8_lossy(err))
+            .finish()
+    }
 }
 
 /// An entry of `ls --json` or `inspect --json`.
