@@ -25,8 +25,13 @@ pub const LAPIC_MMIO: usize = MMIO;
 /// Start of the memory shared with the supervisor: the partition descriptor, read-only in the
 /// instance.
 pub const DESCRIPTOR: usize = 0xffff_e000_0000_0000;
+/// The descriptor's dynamic part ([`crate::live::Live`]), read-only in the instance.
+pub const LIVE: usize = DESCRIPTOR + (1 << 19);
 /// The instance window ([`crate::Window`]), read-write on both sides.
 pub const WINDOW: usize = DESCRIPTOR + (1 << 20);
+/// The instance's answers ([`crate::live::Answers`]), read-write on both sides. Apart from the
+/// window, which safe code reaches: a refusal makes the supervisor take memory back.
+pub const ANSWERS: usize = WINDOW + crate::Window::SIZE;
 /// The park page: supervisor-owned code, read-only and executable in every instance.
 pub const PARK: usize = DESCRIPTOR + (2 << 20);
 /// The kernel image.
@@ -35,6 +40,7 @@ pub const IMAGE: usize = 0xffff_ffff_8000_0000;
 const _: () = {
     assert!(USER_END < DIRECT);
     assert!(DIRECT < STACKS && STACKS < MMIO && MMIO < DESCRIPTOR && PARK < IMAGE);
-    assert!(core::mem::size_of::<crate::Descriptor>() <= WINDOW - DESCRIPTOR);
-    assert!(core::mem::size_of::<crate::Window>() <= PARK - WINDOW);
+    assert!(core::mem::size_of::<crate::Descriptor>() <= LIVE - DESCRIPTOR);
+    assert!(crate::live::SIZE <= WINDOW - LIVE);
+    assert!(ANSWERS.is_multiple_of(PAGE_SIZE) && PAGE_SIZE <= PARK - ANSWERS);
 };

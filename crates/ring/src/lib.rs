@@ -1,5 +1,5 @@
-//! Lock-free building blocks: rings between instances, the wake queues of a CPU, and the park
-//! mailbox.
+//! Lock-free building blocks: rings between instances, the wake queues of a CPU, the park
+//! mailbox, and tables that are replaced as a whole.
 //!
 //! Everything here works on atomics that somebody else owns, so it needs no `unsafe`; the orderings
 //! are checked with loom. What crosses the border between instances is never believed: every index
@@ -9,6 +9,7 @@
 
 mod bytes;
 mod cpuset;
+pub mod epoch;
 mod log;
 pub mod mailbox;
 mod messages;
