@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 /// `"SKERRYPD"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SKERRYPD");
 /// Version of the layout below; both sides must agree exactly.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most CPUs in one instance.
 pub const MAX_CPUS: usize = 256;
 /// Most memory ranges in one instance.
@@ -26,6 +26,8 @@ pub const MAX_PORTS: usize = 32;
 pub const MAX_IRQS: usize = 16;
 /// Most I/O APICs.
 pub const MAX_IOAPICS: usize = 8;
+/// Frame numbers end here: 64 TiB, the size of the direct map's part of the address space.
+pub const MAX_FRAMES: u64 = 1 << 34;
 /// Bytes of the kernel command line.
 pub const CMDLINE_BYTES: usize = 1024;
 /// Bytes of the label.
@@ -231,6 +233,8 @@ pub struct Descriptor {
     pub root_table_frame: u64,
     /// Physical address of the frame that holds this descriptor, for the supervisor's own use.
     pub self_phys: u64,
+    /// See [`Self::frame_limit`].
+    pub limit_frames: u64,
     /// The CPUs.
     pub cpus: [CpuEntry; MAX_CPUS],
     /// The memory, ascending by frame number, without overlaps.
@@ -253,7 +257,7 @@ pub struct Descriptor {
 
 /// Fixed size of a descriptor: four pages.
 pub const SIZE: usize = 16 << 10;
-const HEAD: usize = 232;
+const HEAD: usize = 240;
 const TABLES: usize = MAX_CPUS * size_of::<CpuEntry>()
     + MAX_RANGES * size_of::<MemRange>()
     + MAX_RESERVED * size_of::<Reserved>()
@@ -304,6 +308,8 @@ pub enum Invalid {
     Port(usize),
     /// A clock rate is zero.
     Clock,
+    /// The most frames are more than can have numbers.
+    Limit,
     /// The command line or the label is no UTF-8.
     Text(&'static str),
 }
@@ -324,6 +330,7 @@ impl core::fmt::Display for Invalid {
             Self::Outside(what) => write!(f, "{what} outside the instance's memory"),
             Self::Port(i) => write!(f, "port range {i} malformed"),
             Self::Clock => f.write_str("clock rate missing"),
+            Self::Limit => f.write_str("limit of frames out of range"),
             Self::Text(what) => write!(f, "{what} is no UTF-8"),
         }
     }
@@ -433,6 +440,14 @@ impl Descriptor {
         self.ranges()
             .iter()
             .fold(0, |sum, r| sum.saturating_add(r.count))
+    }
+
+    /// The most frames that the instance may have while it runs ([`crate::live`]): what it has,
+    /// unless its creator has set aside room for more.
+    #[must_use]
+    pub fn frame_limit(&self) -> u64 {
+        let end = |r: &MemRange| r.first_frame.saturating_add(r.count);
+        self.ranges().last().map_or(0, end).max(self.limit_frames)
     }
 
     /// Physical address of a frame, if it belongs to the instance. For the guard.
@@ -546,6 +561,9 @@ impl Descriptor {
             }
         }
         self.validate_ranges()?;
+        if self.limit_frames > MAX_FRAMES {
+            return Err(Invalid::Limit);
+        }
         for r in self.reserved() {
             if !self.contains_frames(r.first_frame, u64::from(r.count)) {
                 return Err(Invalid::Outside("reservation"));
@@ -593,12 +611,11 @@ impl Descriptor {
                 .first_frame
                 .checked_add(r.count)
                 .ok_or(Invalid::Range(i))?;
-            // 2^34 frames are 64 TiB, the size of the direct map's part of the address space.
             if r.count == 0
                 || r.phys % 4096 != 0
                 || end > 1 << 52
                 || r.first_frame < next_frame
-                || end_frame > 1 << 34
+                || end_frame > MAX_FRAMES
             {
                 return Err(Invalid::Range(i));
             }

@@ -62,6 +62,11 @@ calls! {
     /// Tells the terminal of an instance its size, rows in the upper and columns in the lower half
     /// of `value`; also before START, so that the program finds it.
     WINSIZE = 13, Target;
+    /// Gives a running instance more memory, and returns before it has answered: SETTLE waits for
+    /// that. If it fails, `reason` and what is free say more.
+    RESIZE = 14, Resize;
+    /// Sleeps until an instance has answered a change; a signal interrupts it.
+    SETTLE = 15, Settle;
 }
 
 /// `state`: it has CPUs and memory.
@@ -171,6 +176,13 @@ pub const REASON_LABEL: u32 = 4;
 pub const REASON_WINDOW: u32 = 5;
 /// Too few cores are free, of which one thread each is used.
 pub const REASON_CORES: u32 = 6;
+
+/// `reason` of a failed [`RESIZE`]: it has more already. Memory does not shrink yet.
+pub const REASON_SHRINK: u32 = 7;
+/// `reason` of a failed [`RESIZE`]: the instance was created for less; `most`.
+pub const REASON_LIMIT: u32 = 8;
+/// `reason` of a failed [`RESIZE`]: another change was not answered yet.
+pub const REASON_PENDING: u32 = 9;
 
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;
@@ -365,12 +377,68 @@ pub struct Wait {
     pub reserved: u32,
 }
 
+/// `flags` of [`Resize`]: says whether it could be done at this moment, and changes nothing.
+pub const RESIZE_DRY_RUN: u32 = 1;
+
+/// See [`RESIZE`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Resize {
+    /// The instance.
+    pub id: u32,
+    /// `RESIZE_*`.
+    pub flags: u32,
+    /// Out: `REASON_*`.
+    pub reason: u32,
+    /// Unused; zero.
+    pub reserved: u32,
+    /// Memory that it is to have, in bytes; rounded up to whole granules. Out: what it has before
+    /// the change.
+    pub mem: u64,
+    /// Out: number of the change, for [`SETTLE`]; 0 if it had that much.
+    pub epoch: u64,
+    /// Out: memory that is free.
+    pub free_mem: u64,
+    /// Out: the most memory that the instance may have.
+    pub most: u64,
+}
+
+/// `outcome` of [`SETTLE`]: the instance has adopted the change.
+pub const OUTCOME_TAKEN: u32 = 1;
+/// `outcome`: the instance has refused the change, and has what it had.
+pub const OUTCOME_REFUSED: u32 = 2;
+/// `outcome`: the instance has ended before it answered.
+pub const OUTCOME_ENDED: u32 = 3;
+
+/// See [`SETTLE`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Settle {
+    /// The instance.
+    pub id: u32,
+    /// Milliseconds; negative: for ever.
+    pub timeout_ms: i32,
+    /// Number of the change.
+    pub epoch: u64,
+    /// Out: `OUTCOME_*`.
+    pub outcome: u32,
+    /// Unused; zero.
+    pub reserved: u32,
+    /// Out: of a refused change, the instance's answer ([`crate::live::Answer`]).
+    pub answer: u64,
+}
+
 const _: () = {
     assert!(size_of::<Info>() == 120);
     assert!(size_of::<Create>() == 376);
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
     assert!(size_of::<Status>() == 304);
+    assert!(size_of::<Resize>() == 48 && size_of::<Settle>() == 32);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);
 };
 

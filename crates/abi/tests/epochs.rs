@@ -1,5 +1,5 @@
-//! Random epochs of a descriptor's dynamic part beside a model that knows single granules only: what
-//! is nonsense is refused, and what is refused changes nothing.
+//! Random epochs of a descriptor's dynamic part beside a model that knows single granules only:
+//! what is nonsense is refused, and what is refused changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

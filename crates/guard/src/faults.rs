@@ -10,7 +10,7 @@ use abi::layout::PAGE_SIZE;
 use crate::arch::apic;
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{FaultToken, cpu, irq, role};
+use crate::{FaultToken, cpu, irq, mem, role};
 
 /// A way for a kernel to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum Fault {
     /// Ends with interrupts waiting that its next owner would take for its own, one that stops all
     /// CPUs among them.
     Pending,
+    /// Refuses from now on whatever is new in the descriptor's dynamic part.
+    Refuse,
 }
 
 impl Fault {
@@ -41,6 +43,7 @@ impl Fault {
             "deaf" => Self::Deaf,
             "overflow" => Self::Overflow,
             "pending" => Self::Pending,
+            "refuse" => Self::Refuse,
             _ => return None,
         })
     }
@@ -49,7 +52,15 @@ impl Fault {
 /// Flag: this instance's NMIs are not to be answered.
 static IGNORES_NMI: AtomicBool = AtomicBool::new(false);
 
-/// Fails as told. Returns only in the supervisor, where it does nothing.
+/// Flag: nothing new in the descriptor is adopted.
+static REFUSES_EPOCHS: AtomicBool = AtomicBool::new(false);
+
+/// Whether this instance refuses what is new in its descriptor.
+pub(crate) fn refuses_epochs() -> bool {
+    REFUSES_EPOCHS.load(Ordering::Relaxed)
+}
+
+/// Fails as told. Returns after [`Fault::Refuse`], and in the supervisor, where it does nothing.
 pub fn inject(_: &FaultToken, fault: Fault) {
     if !role::is_supervisor() {
         fail(fault);
@@ -101,6 +112,7 @@ fn fail(fault: Fault) {
             }
             panic!("on purpose, with interrupts waiting");
         }
+        Fault::Refuse => REFUSES_EPOCHS.store(true, Ordering::Relaxed),
     }
 }
 
@@ -117,9 +129,6 @@ pub fn search(_: &FaultToken, product: u64) -> (u64, u64) {
     if role::is_supervisor() {
         return (0, 0);
     }
-    let ranges = role::descriptor().ranges().iter();
-    let frames =
-        ranges.flat_map(|range| (range.first_frame..range.first_frame + range.count).map(Frame));
     let holds = |frame: Frame| {
         let words = direct::ptr(frame).cast::<u64>();
         (0..WORDS).any(|index| {
@@ -128,7 +137,7 @@ pub fn search(_: &FaultToken, product: u64) -> (u64, u64) {
             unsafe { words.add(index).read_volatile() }.wrapping_mul(SEARCH_FACTOR) == product
         })
     };
-    frames.fold((0, 0), |(found, all), frame| {
+    mem::all_frames().fold((0, 0), |(found, all), frame| {
         (found + u64::from(holds(frame)), all + 1)
     })
 }

@@ -13,10 +13,12 @@ mod terminal;
 
 use alloc::sync::Arc;
 
+use abi::layout::PAGE_SIZE;
 use abi::msg;
 use abi::window::Window;
 use fs::tty::{Tty, WinSize};
 use guard::BootToken;
+use guard::instance::{self, Epoch};
 use ring::MessageReader;
 pub use streams::{stderr, stdin, stdout};
 use task::{Event, NoMemory, Once};
@@ -47,8 +49,23 @@ pub fn start(boot: &BootToken, hooks: ControlHandlers) -> Result<(), NoMemory> {
     guard::irq::set_doorbell_handler(boot, on_doorbell);
     let window = guard::instance::window();
     let mut messages = MessageReader::new(&window.control_in, &window.control_in_area);
+    // It may have been rung before there was anybody to hear it.
+    follow_descriptor();
     handle_messages(&mut messages, &hooks);
     task::spawn("link", None, move || control_thread(&mut messages, &hooks)).map(drop)
+}
+
+/// Adopts what is new in the dynamic part of the descriptor, and tells of it.
+fn follow_descriptor() {
+    match instance::adopt_epoch() {
+        Epoch::Same => {}
+        Epoch::Torn => log::warn!("the descriptor is being written, or was left so: kept the old"),
+        Epoch::Taken { epoch, frames } => {
+            let bytes = frames * PAGE_SIZE as u64;
+            log::info!("epoch {epoch}: {} MiB of memory", bytes >> 20);
+        }
+        Epoch::Refused { epoch, refusal } => log::error!("epoch {epoch} is refused: {refusal}"),
+    }
 }
 
 /// Handles all control messages that have come.
@@ -61,6 +78,7 @@ fn handle_messages(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
 /// Main function of the thread that the doorbell wakes: messages, streams, terminal.
 fn control_thread(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
     loop {
+        follow_descriptor();
         handle_messages(messages, hooks);
         streams::notify_streams();
         terminal::receive_input();

@@ -6,17 +6,18 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 
 use abi::boot;
-use abi::dev::{self, Attach, Create, Info, List, Load, Status, Target, Wait};
+use abi::dev::{self, Attach, Create, Info, List, Load, Resize, Settle, Status, Target, Wait};
 use abi::errno::Errno;
+use abi::live::{Answer, Verdict};
 use abi::msg::{self, Message};
 use fs::devfs::{self, CharDevice};
 use fs::ioctl::IoctlRequest;
 use fs::{File, FileOps, OpenFlags, Result};
-use guard::partition::{self, CreateError, Partition, Sharing, Spec};
+use guard::partition::{self, CreateError, GrowError, Partition, Sharing, Spec};
 use guard::timer;
 use task::Deadline;
 
-use crate::instance::{Instance, OnHang, Refusal};
+use crate::instance::{Extent, Instance, OnHang, Outcome, Refusal, ResizeError};
 use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
 
@@ -79,6 +80,8 @@ impl FileOps for SkerryFile {
             dev::DESTROY => destroy(read_target(request)?.id),
             dev::ATTACH => attach(request),
             dev::WAIT => wait(request),
+            dev::RESIZE => resize(request),
+            dev::SETTLE => settle(request),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -356,6 +359,75 @@ fn attach(request: &IoctlRequest<'_>) -> Result<usize> {
     };
     let stream = File::anonymous_fifo("skerry-stream", ops, flags);
     request.caller.install(stream, OpenFlags::CLOEXEC)
+}
+
+fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
+    let mut call: Resize = request.read()?;
+    let extent = match call.flags {
+        0 => Extent::Full,
+        dev::RESIZE_DRY_RUN => Extent::DryRun,
+        _ => return Err(Errno::EINVAL),
+    };
+    let (resized, memory) = find(call.id)?.resize(call.mem, extent);
+    (call.mem, call.most) = (memory.has, memory.most);
+    call.free_mem = partition::resources().mem_free;
+    (call.epoch, call.reason) = (0, dev::REASON_NONE);
+    let result = match resized {
+        Ok(epoch) => {
+            call.epoch = epoch;
+            Ok(0)
+        }
+        Err(ResizeError::Shrink) => {
+            call.reason = dev::REASON_SHRINK;
+            Err(Errno::EINVAL)
+        }
+        Err(ResizeError::Grow(error)) => Err(match error {
+            GrowError::Stopped => Errno::ESRCH,
+            GrowError::Pending => {
+                call.reason = dev::REASON_PENDING;
+                Errno::EBUSY
+            }
+            GrowError::Memory { free } => {
+                (call.reason, call.free_mem) = (dev::REASON_MEMORY, free);
+                Errno::ENOMEM
+            }
+            GrowError::Limit => {
+                call.reason = dev::REASON_LIMIT;
+                Errno::EINVAL
+            }
+            GrowError::Supervisor => {
+                call.reason = dev::REASON_WINDOW;
+                Errno::ENOMEM
+            }
+        }),
+    };
+    request.write(&call)?;
+    result
+}
+
+fn settle(request: &IoctlRequest<'_>) -> Result<usize> {
+    let mut call: Settle = request.read()?;
+    let instance = find(call.id)?;
+    let deadline = u64::try_from(call.timeout_ms)
+        .ok()
+        .map(|ms| Deadline::after_ns(ms * 1_000_000));
+    let settled = || instance.outcome(call.epoch).transpose();
+    let outcome = instance
+        .state_changed
+        .wait_until(deadline, settled)?
+        .ok_or(Errno::ETIMEDOUT)??;
+    (call.outcome, call.answer) = match outcome {
+        Outcome::Taken => (dev::OUTCOME_TAKEN, 0),
+        Outcome::Ended => (dev::OUTCOME_ENDED, 0),
+        Outcome::Refused(refusal) => {
+            let answer = Answer {
+                epoch: call.epoch as u32,
+                verdict: Verdict::Refused(refusal),
+            };
+            (dev::OUTCOME_REFUSED, answer.to_word())
+        }
+    };
+    request.write(&call).map(|()| 0)
 }
 
 fn wait(request: &IoctlRequest<'_>) -> Result<usize> {

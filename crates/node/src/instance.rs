@@ -12,14 +12,17 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::dev::{self, Status};
 use abi::errno::Errno;
-use abi::layout::PAGE_SIZE;
+use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
+use abi::live;
 use abi::msg::{self, Message};
 use abi::window::{KLOG_BYTES, STREAM_BYTES, State};
 use fs::Result;
 use fs::poll::PollQueue;
 use guard::machine_check::BadPage;
 use guard::mem::{Scrub, Scrubbing};
-use guard::partition::{HaltProgress, HaltReport, Health, LoadError, Partition, quarantine};
+use guard::partition::{
+    self, GrowError, HaltProgress, HaltReport, Health, LoadError, Partition, Staged, quarantine,
+};
 use guard::timer;
 use ring::{Consumer, LogReader, MessageWriter, Producer};
 use task::{Mutex, Policy, Thread};
@@ -78,6 +81,63 @@ struct InstanceState {
     halt_reason: Option<String>,
     /// Takes the memory back.
     reclaimer: Option<Arc<Thread>>,
+    resizing: Resizing,
+}
+
+/// Changes of what an instance has.
+struct Resizing {
+    /// Memory is being taken for one, without the lock.
+    staging: bool,
+    /// The change that was not answered yet.
+    pending: Option<u64>,
+    /// The last one that was committed.
+    last: u64,
+    /// The last ones that were refused, the latest first.
+    refused: [Option<(u64, live::Refusal)>; 4],
+}
+
+/// Outcome of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The instance has adopted the change.
+    Taken,
+    /// The instance has refused it.
+    Refused(live::Refusal),
+    /// The instance has ended before it answered.
+    Ended,
+}
+
+/// Memory of an instance, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Memory {
+    /// Memory at the moment.
+    pub has: u64,
+    /// The most that there may be.
+    pub most: u64,
+}
+
+/// How far a change is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Only said whether that could be done at this moment.
+    DryRun,
+    /// Done.
+    Full,
+}
+
+/// Why an instance is not resized. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResizeError {
+    /// The instance has more than that.
+    Shrink,
+    /// The instance does not get more.
+    Grow(GrowError),
+}
+
+impl From<GrowError> for ResizeError {
+    fn from(error: GrowError) -> Self {
+        Self::Grow(error)
+    }
 }
 
 /// Outcome of draining the rings of all outputs.
@@ -146,6 +206,12 @@ impl Instance {
                 reclaiming: false,
                 halt_reason: None,
                 reclaimer: None,
+                resizing: Resizing {
+                    staging: false,
+                    pending: None,
+                    last: 0,
+                    refused: [None; 4],
+                },
             }),
             output_changed: Default::default(),
             input_changed: PollQueue::new(),
@@ -217,6 +283,123 @@ impl Instance {
         // From now on the rings want to be read.
         crate::request();
         Ok(())
+    }
+
+    /// Gives the instance more memory: `bytes` in all. Returns the number of the change, which it
+    /// answers later, and the memory that it had; no number if it has that much.
+    ///
+    /// # Errors
+    /// Why not; nothing was changed.
+    pub(crate) fn resize(
+        &self,
+        bytes: u64,
+        extent: Extent,
+    ) -> (core::result::Result<u64, ResizeError>, Memory) {
+        let mut record = self.record.lock();
+        let Some(partition) = &record.partition else {
+            return (Err(GrowError::Stopped.into()), Memory::default());
+        };
+        let memory = Memory {
+            has: partition.memory_bytes(),
+            most: partition.memory_limit(),
+        };
+        let whole = bytes.checked_next_multiple_of(GRANULE_SIZE as u64);
+        let missing = whole.unwrap_or(u64::MAX).checked_sub(memory.has);
+        let missing = match missing {
+            _ if record.status.state != dev::STATE_RUNNING || record.reclaiming => {
+                return (Err(GrowError::Stopped.into()), memory);
+            }
+            _ if record.resizing.staging || record.resizing.pending.is_some() => {
+                return (Err(GrowError::Pending.into()), memory);
+            }
+            None => return (Err(ResizeError::Shrink), memory),
+            Some(0) => return (Ok(0), memory),
+            Some(missing) if missing > memory.most - memory.has => {
+                return (Err(GrowError::Limit.into()), memory);
+            }
+            Some(missing) if extent == Extent::DryRun => {
+                let free = partition::resources().mem_free / GRANULE_SIZE as u64;
+                let free = free * GRANULE_SIZE as u64;
+                let error = GrowError::Memory { free };
+                let fits = if missing <= free {
+                    Ok(0)
+                } else {
+                    Err(error.into())
+                };
+                return (fits, memory);
+            }
+            Some(missing) => missing,
+        };
+        record.resizing.staging = true;
+        drop(record);
+        // Cleaning takes a while, and the node thread must not wait for it.
+        let staged = Staged::take(missing);
+        let mut record = self.record.lock();
+        record.resizing.staging = false;
+        let grown = staged.and_then(|staged| {
+            let partition = record.partition.as_mut().ok_or(GrowError::Stopped)?;
+            partition.grow(staged)
+        });
+        if let Ok(epoch) = grown {
+            (record.resizing.last, record.resizing.pending) = (epoch, Some(epoch));
+        }
+        (grown.map_err(ResizeError::from), memory)
+    }
+
+    /// Outcome of a change; `None` if it was not answered yet.
+    ///
+    /// # Errors
+    /// `EINVAL`: there was no such change.
+    pub(crate) fn outcome(&self, epoch: u64) -> Result<Option<Outcome>> {
+        let record = lock_briefly(&self.record);
+        let resizing = &record.resizing;
+        if epoch == 0 || epoch > resizing.last {
+            return Err(Errno::EINVAL);
+        }
+        let mut refused = resizing.refused.iter().flatten();
+        Ok(match refused.find(|(number, _)| *number == epoch) {
+            Some((_, refusal)) => Some(Outcome::Refused(*refusal)),
+            None if resizing.pending != Some(epoch) => Some(Outcome::Taken),
+            None if record.status.state != dev::STATE_RUNNING => Some(Outcome::Ended),
+            None => None,
+        })
+    }
+
+    /// Ends the change that the instance has answered, if it has.
+    fn settle(&self, record: &mut InstanceState) {
+        let Some(settled) = record.partition.as_mut().and_then(Partition::settle) else {
+            return;
+        };
+        record.resizing.pending = None;
+        match settled.refused {
+            None => {
+                let bytes = record.partition.as_ref().map(Partition::memory_bytes);
+                record.status.mem = bytes.unwrap_or(record.status.mem);
+                let mib = record.status.mem >> 20;
+                log::info!(
+                    "instance {} ({}) has {mib} MiB of memory, epoch {}",
+                    self.id,
+                    self.label,
+                    settled.epoch
+                );
+            }
+            Some((refusal, memory)) => {
+                record.resizing.refused.rotate_right(1);
+                record.resizing.refused[0] = Some((settled.epoch, refusal));
+                log::error!(
+                    "instance {} ({}) has refused epoch {}: {refusal}",
+                    self.id,
+                    self.label,
+                    settled.epoch
+                );
+                // If there is no thread for it, the memory is free all the same, and zeroed when it
+                // is given out.
+                let _ = task::spawn("reclaim", None, move || {
+                    scrub(memory, || false);
+                });
+            }
+        }
+        self.state_changed.notify();
     }
 
     /// Sends a control message, and rings.
@@ -370,6 +553,8 @@ impl Instance {
         let record_ref = &mut *record;
         let partition = record_ref.partition.as_mut()?;
         partition.admit_further_cpus();
+        self.settle(record_ref);
+        let partition = record_ref.partition.as_mut()?;
         if record_ref.status.start_to_user_ns == 0 {
             let first_user = partition
                 .window()

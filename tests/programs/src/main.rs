@@ -31,6 +31,7 @@ mod files;
 mod fpu_state;
 mod futexes;
 mod fuzz;
+mod growth;
 mod inet;
 mod inet_sockets;
 mod inotify;
@@ -218,6 +219,7 @@ fn main() -> ExitCode {
         ["core-dump-take", arguments @ ..] => core_dumps::take(arguments),
         ["core-dump-ignore", arguments @ ..] => core_dumps::ignore(arguments),
         ["canary", arguments @ ..] => canary::run(arguments),
+        ["growth", bytes] => growth::run(bytes),
         ["bad-memory"] => bad_memory::run(),
         ["real-time-loop"] => real_time_loop::run(),
         ["hold-thread", process, number] => stopper::hold([process, number]),

@@ -16,7 +16,7 @@ use crate::instances::{self, CreateOptions, OnHang, has_ended, label};
 use crate::kernel::Kernel;
 use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
-use crate::{logs, priority, size, top, trace};
+use crate::{logs, priority, resize, size, top, trace};
 
 /// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
 #[derive(Debug, Parser)]
@@ -58,6 +58,8 @@ enum Command {
     Start(Start),
     /// End instances: ask their programs, then take their CPUs
     Stop(Stop),
+    /// Give a running instance more memory
+    Resize(Resize),
     /// Forget instances that do not run
     Rm(Remove),
     /// Forget all instances that have ended
@@ -198,6 +200,28 @@ struct Stop {
     time: u32,
     #[command(flatten)]
     names: Names,
+}
+
+#[derive(Args, Debug)]
+struct Resize {
+    /// How much memory it is to have: a number and k, m or g; not less than it has
+    #[arg(
+        short = 'm',
+        long = "mem",
+        visible_alias = "memory",
+        value_name = "SIZE"
+    )]
+    memory: String,
+    /// Seconds to wait for its answer [default: until it answers]
+    #[arg(short = 't', long, value_name = "S")]
+    time: Option<u32>,
+    /// Say whether it could be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    json: Json,
+    /// The instance
+    name: String,
 }
 
 #[derive(Args, Debug)]
@@ -464,6 +488,26 @@ fn run_command(
                 } else {
                     instances::stop(device, status, Duration::from_secs(time.into()))
                 }
+            })
+        }
+        Command::Resize(Resize {
+            memory,
+            time,
+            dry_run,
+            json,
+            name,
+        }) => {
+            let options = resize::Options {
+                memory: size::parse(&memory)?,
+                limit: time.map(|seconds| Duration::from_secs(seconds.into())),
+                dry_run,
+            };
+            let status = instances::find(device, &name)?;
+            let change = resize::resize(device, &status, options)?;
+            output(if json.json {
+                show::json(&change, here.out)
+            } else {
+                writeln!(here.out, "{name}")
             })
         }
         Command::Rm(Remove { force, names }) => {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use abi::dev::{self, Create, Info, Load, Status};
+use abi::dev::{self, Create, Info, Load, Resize, Settle, Status};
 
 /// Why an instance was not created. Nothing was changed.
 #[derive(Debug)]
@@ -154,4 +154,16 @@ pub trait Device {
     /// # Errors
     /// The call's; `ETIMEDOUT`.
     fn wait(&self, id: u32, limit: Option<Duration>) -> io::Result<()>;
+
+    /// Gives a running instance more memory; it answers later.
+    ///
+    /// # Errors
+    /// The call's, with a reason in `call`; nothing was changed.
+    fn resize(&self, call: &mut Resize) -> io::Result<()>;
+
+    /// Waits until an instance has answered a change.
+    ///
+    /// # Errors
+    /// The call's; `ETIMEDOUT`.
+    fn settle(&self, call: &mut Settle) -> io::Result<()>;
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use abi::dev::{self, Attach, Create, Info, List, Load, Status, Target, Wait};
+use abi::dev::{self, Attach, Create, Info, List, Load, Resize, Settle, Status, Target, Wait};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::device::{CreateError, Device, LoadError, Stream};
@@ -166,5 +166,13 @@ impl Device for Kernel {
                 other => return other.map(drop),
             }
         }
+    }
+
+    fn resize(&self, call: &mut Resize) -> io::Result<()> {
+        self.call(dev::RESIZE, call).map(drop)
+    }
+
+    fn settle(&self, call: &mut Settle) -> io::Result<()> {
+        self.call(dev::SETTLE, call).map(drop)
     }
 }

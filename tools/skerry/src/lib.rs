@@ -30,6 +30,7 @@ pub mod logs;
 mod mock;
 pub mod names;
 pub mod priority;
+pub mod resize;
 pub mod rootfs;
 pub mod run;
 pub mod show;

@@ -1,7 +1,7 @@
 //! A supervisor in memory, for tests: what programs do is told by their name.
 //!
 //! `say TEXT STATUS` prints and ends, `panic` panics, `true` ends, `polite` ends when asked,
-//! anything else runs until it is halted.
+//! `refuse` refuses each change, `ignore` answers none, anything else runs until it is halted.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -10,7 +10,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use abi::boot::Boot;
-use abi::dev::{self, Create, Info, Status};
+use abi::dev::{self, Create, Info, Resize, Settle, Status};
+use abi::live::{Answer, Refusal, Verdict};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::device::{CreateError, Device, LoadError, Stream};
@@ -270,6 +271,45 @@ impl Device for Mock {
             state if state > dev::STATE_RUNNING => Ok(()),
             _ if limit.is_some() => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
             _ => panic!("a test would wait for ever"),
+        })
+    }
+
+    fn resize(&self, call: &mut Resize) -> io::Result<()> {
+        let free = self.info()?.mem_free;
+        self.with(call.id, |record| {
+            let (mem, has) = (call.mem, record.status.mem);
+            (call.mem, call.free_mem, call.most) = (has, free, 1 << 29);
+            let (reason, errno) = match () {
+                () if record.status.state != dev::STATE_RUNNING => (dev::REASON_NONE, libc::ESRCH),
+                () if mem < has => (dev::REASON_SHRINK, libc::EINVAL),
+                () if mem > call.most => (dev::REASON_LIMIT, libc::EINVAL),
+                () if mem - has > free => (dev::REASON_MEMORY, libc::ENOMEM),
+                () => {
+                    let program = record.command[0].as_str();
+                    if call.flags == 0 && !matches!(program, "refuse" | "ignore") {
+                        record.status.mem = mem;
+                    }
+                    call.epoch = u64::from(call.flags == 0);
+                    return Ok(());
+                }
+            };
+            call.reason = reason;
+            Err(io::Error::from_raw_os_error(errno))
+        })
+    }
+
+    fn settle(&self, call: &mut Settle) -> io::Result<()> {
+        self.with(call.id, |record| {
+            (call.outcome, call.answer) = match record.command[0].as_str() {
+                "refuse" => {
+                    let verdict = Verdict::Refused(Refusal::NoMemory);
+                    let answer = Answer { epoch: 1, verdict };
+                    (dev::OUTCOME_REFUSED, answer.to_word())
+                }
+                "ignore" => return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+                _ => (dev::OUTCOME_TAKEN, 0),
+            };
+            Ok(())
         })
     }
 }

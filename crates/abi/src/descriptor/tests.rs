@@ -116,8 +116,9 @@ fn bounds_are_where_they_should_be() {
         change(&mut d);
         d.validate()
     };
-    let good: [Change<'_>; 17] = [
+    let good: [Change<'_>; 18] = [
         &|d| d.role = ROLE_SUBOS,
+        &|d| d.limit_frames = MAX_FRAMES,
         &|d| d.nreserved = MAX_RESERVED as u32,
         &|d| d.nports = MAX_PORTS as u32,
         &|d| d.nirqs = MAX_IRQS as u32,
@@ -150,7 +151,7 @@ fn bounds_are_where_they_should_be() {
     for (n, change) in good.into_iter().enumerate() {
         assert_eq!(verdict(change), Ok(()), "{n}");
     }
-    let bad: [(Change<'_>, Invalid); 28] = [
+    let bad: [(Change<'_>, Invalid); 29] = [
         (&|d| d.role = 2, Invalid::Role(2)),
         (&|d| d.nranges = 0, Invalid::Count("ranges")),
         (
@@ -179,6 +180,7 @@ fn bounds_are_where_they_should_be() {
             Invalid::Count("label"),
         ),
         (&|d| d.lapic_hz = 0, Invalid::Clock),
+        (&|d| d.limit_frames = MAX_FRAMES + 1, Invalid::Limit),
         (
             &|d| {
                 d.ports[0] = PortRange {
@@ -349,6 +351,7 @@ fn faults_are_told_in_words() {
         (Invalid::Outside("image"), "image outside"),
         (Invalid::Port(2), "port range 2"),
         (Invalid::Clock, "clock"),
+        (Invalid::Limit, "limit"),
         (Invalid::Text("label"), "label is no"),
     ];
     for (fault, words) in told {

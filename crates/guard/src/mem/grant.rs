@@ -71,7 +71,7 @@ pub(crate) enum NoGranules {
 /// Whole granules that belong to one instance, or are about to.
 #[derive(Debug)]
 pub(crate) struct Granules {
-    /// Ascending by frame.
+    /// In the order in which the instance numbers them: those taken at once are ascending by frame.
     blocks: Vec<Block>,
     granted: bool,
     /// Frames that nobody gets any more, as the supervisor numbers them.
@@ -128,23 +128,62 @@ impl Granules {
     /// there are too many runs.
     pub(crate) fn runs(&self) -> Option<ArrayVec<Run, MAX_RANGES>> {
         let mut runs = ArrayVec::<Run, MAX_RANGES>::new();
-        // Granule by granule: a block may span two ranges that are neighbours in frame numbers
-        // only.
-        for (granule, at) in self.granules().enumerate() {
-            match runs.last_mut() {
-                Some(run) if phys::of(run.at).add(run.count * PAGE_SIZE as u64) == phys::of(at) => {
-                    run.count += GRANULE_FRAMES;
-                }
-                _ => runs
-                    .try_push(Run {
-                        first: granule as u64 * GRANULE_FRAMES,
-                        at,
-                        count: GRANULE_FRAMES,
-                    })
-                    .ok()?,
-            }
-        }
+        self.runs_from(0)
+            .try_for_each(|run| runs.try_push(run))
+            .ok()?;
         Some(runs)
+    }
+
+    /// The granules behind the first `skip` frames, as the instance numbers them.
+    pub(crate) fn runs_from(&self, skip: u64) -> impl Iterator<Item = Run> {
+        let numbers = (0..).step_by(GRANULE_FRAMES as usize);
+        let granules = numbers.zip(self.granules());
+        let mut granules = granules.skip((skip / GRANULE_FRAMES) as usize).peekable();
+        core::iter::from_fn(move || {
+            let (first, at) = granules.next()?;
+            let mut count = GRANULE_FRAMES;
+            // Granule by granule: a block may span two ranges that are neighbours in frame numbers
+            // only.
+            let end = |count| phys::of(at).add(count * PAGE_SIZE as u64);
+            while granules
+                .next_if(|(_, next)| phys::of(*next) == end(count))
+                .is_some()
+            {
+                count += GRANULE_FRAMES;
+            }
+            Some(Run { first, at, count })
+        })
+    }
+
+    /// Moves the granules of another list behind these; both are granted, or both are not. Returns
+    /// what [`Self::split_off`] takes to undo it; `None`, with nothing moved, if there is no memory
+    /// for the list.
+    pub(crate) fn append(&mut self, more: &mut Self) -> Option<usize> {
+        assert_eq!(
+            self.granted, more.granted,
+            "granted and not granted memory in one list"
+        );
+        let mark = self.blocks.len();
+        self.blocks.try_reserve(more.blocks.len()).ok()?;
+        self.blocks.append(&mut more.blocks);
+        // Nothing is left in there to be leaked.
+        more.granted = false;
+        Some(mark)
+    }
+
+    /// The granules that were added by the [`append`](Self::append) that returned `mark`.
+    pub(crate) fn split_off(&mut self, mark: usize) -> Option<Self> {
+        let mut blocks = Vec::new();
+        blocks.try_reserve(self.blocks.len() - mark).ok()?;
+        blocks.extend(self.blocks.drain(mark..));
+        let is_theirs = |frame: &Frame| blocks.iter().any(|block| block.contains(*frame));
+        let bad = self.bad.iter().copied().filter(is_theirs).collect();
+        self.bad.retain(|frame| !is_theirs(frame));
+        Some(Self {
+            blocks,
+            granted: self.granted,
+            bad,
+        })
     }
 
     /// The supervisor's number of the instance's frame `frame`.
@@ -359,6 +398,31 @@ mod tests {
 
     /// Miri takes a minute for all bytes of a granule.
     const STRIDE: usize = if cfg!(miri) { 509 } else { 1 };
+
+    /// Granules that are added go on where the numbers ended, wherever they are, and those that are
+    /// split off are the same again.
+    #[test]
+    fn what_is_added_is_split_off_again() {
+        let _alone = alone();
+        let mut granules = Granules::take(1).unwrap();
+        let mut more = Granules::take(2).unwrap();
+        let wanted: Vec<_> = granules.granules().chain(more.granules()).collect();
+        let first = granules.bytes() / PAGE_SIZE as u64;
+        let mark = granules.append(&mut more).unwrap();
+        assert!(granules.granules().eq(wanted.iter().copied()));
+        for (frame, at) in (0..).step_by(GRANULE_FRAMES as usize).zip(&wanted) {
+            assert_eq!(granules.frame(frame + 5), Some(at.add(5)));
+            assert!(granules.contains(at.add(511)));
+        }
+        let runs: Vec<_> = granules.runs_from(first).collect();
+        let frames = runs.iter().map(|run| run.count).sum::<u64>();
+        assert_eq!((runs[0].first, frames), (first, 2 * GRANULE_FRAMES));
+        assert!(host::without_heap(|| granules.split_off(mark)).is_none());
+        let back = granules.split_off(mark).unwrap();
+        assert!(back.granules().eq(wanted[1..].iter().copied()));
+        assert!(granules.granules().eq(wanted[..1].iter().copied()));
+        assert_eq!(granules.runs_from(first).count(), 0);
+    }
 
     #[test]
     fn what_is_granted_comes_back_scrubbed() {

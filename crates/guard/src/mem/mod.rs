@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `frame`, `phys` | frame numbers; what they are physically, which only page tables need to know |
 //! | `direct` | the direct map |
+//! | `added` | memory that came after the start |
 //! | `early` | frames before there is an allocator |
 //! | `alloc` | the frame allocator |
 //! | `percpu` | per-CPU caches of free memory |
@@ -14,6 +15,7 @@
 //! | `shortage` | what the kernel's allocations do when its share is nearly used up |
 //! | `grant` | memory on its way to another instance and back |
 
+mod added;
 pub(crate) mod alloc;
 pub(crate) mod direct;
 mod early;
@@ -40,8 +42,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ::frames::{AtomicU64 as Word, Frames};
 use abi::Descriptor;
-use abi::descriptor::FLAG_X2APIC;
-use abi::layout::PAGE_SIZE;
+use abi::descriptor::{FLAG_X2APIC, MemRange};
+use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
+use added::Added;
 use early::{Bump, Holes};
 pub use frame::Frame;
 pub use grant::{Scrub, Scrubbing};
@@ -94,29 +97,38 @@ pub struct MemStats {
 /// Sizes of the allocator's own tables, which lie in a row.
 struct OwnTables {
     word_bytes: usize,
+    added_bytes: usize,
     word_pages: u64,
     local_pages: u64,
     reference_pages: u64,
 }
 
 impl OwnTables {
-    /// For frames `0..end` and so many CPUs.
-    fn new(end: u64, cpus: usize) -> Self {
+    /// For frames `0..end`, which may become `0..limit`, and so many CPUs.
+    fn new(end: u64, limit: u64, cpus: usize) -> Self {
         let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE) as u64;
-        let word_bytes = ::frames::words_needed(end, cpus) * size_of::<u64>();
+        let word_bytes = ::frames::words_needed(limit, cpus) * size_of::<u64>();
+        let granules = first_addable(limit) - first_addable(end);
+        let added_bytes = added::words_needed(granules) * size_of::<u64>();
         Self {
             word_bytes,
-            word_pages: pages(word_bytes),
+            added_bytes,
+            word_pages: pages(word_bytes + added_bytes),
             local_pages: pages(percpu::bytes(cpus)),
             reference_pages: pages(refcount::bytes(end)),
         }
     }
 }
 
-/// Frames in a row that an instance with frames `0..end` and so many CPUs needs for the tables of
-/// its memory management, before it has an allocator.
-pub(crate) fn table_frames(end: u64, cpus: usize) -> u64 {
-    let tables = OwnTables::new(end, cpus);
+/// Number of the first granule behind frames `0..end`.
+fn first_addable(end: u64) -> u64 {
+    end.div_ceil(GRANULE_FRAMES)
+}
+
+/// Frames in a row that an instance with frames `0..end`, which may become `0..limit`, and so many
+/// CPUs needs for the tables of its memory management, before it has an allocator.
+pub(crate) fn table_frames(end: u64, limit: u64, cpus: usize) -> u64 {
+    let tables = OwnTables::new(end, limit, cpus);
     tables.word_pages + tables.local_pages + tables.reference_pages
 }
 
@@ -207,13 +219,16 @@ pub(crate) unsafe fn init(
     // they are long and all but the lowest frames' are not touched for a long time.
     let end = map.end();
     let cpus = descriptor.cpus().len();
+    let limit = descriptor.frame_limit();
     let OwnTables {
         word_bytes,
+        added_bytes,
         word_pages,
         local_pages,
         reference_pages,
-    } = OwnTables::new(end, cpus);
-    let mut bump = Bump::new(map.ranges(), &holes, u64::MAX, table_frames(end, cpus));
+    } = OwnTables::new(end, limit, cpus);
+    let needed = table_frames(end, limit, cpus);
+    let mut bump = Bump::new(map.ranges(), &holes, u64::MAX, needed);
     let mut table = |pages| {
         bump.take(pages)
             .unwrap_or_else(|| panic!("no run of {pages} frames is free for memory management"))
@@ -233,9 +248,12 @@ pub(crate) unsafe fn init(
         percpu::init(direct::ptr(locals), cpus);
         core::slice::from_raw_parts(
             direct::ptr(words).cast::<Word>(),
-            word_bytes / size_of::<u64>(),
+            (word_bytes + added_bytes) / size_of::<u64>(),
         )
     };
+    let (words, added) = words.split_at(word_bytes / size_of::<u64>());
+    let (from, to) = (first_addable(end), first_addable(limit));
+    added::init(Added::new(from, to, added));
     if descriptor
         .cmdline()
         .split_whitespace()
@@ -247,7 +265,7 @@ pub(crate) unsafe fn init(
             .iter()
             .for_each(|local| local.magazines.close());
     }
-    let frames = Frames::new(end, cpus, words);
+    let frames = Frames::new(limit, cpus, words);
     for range in map.ranges() {
         holes.between(range.first_frame..range.first_frame + range.count, |run| {
             // SAFETY: nobody has these frames yet.
@@ -267,6 +285,56 @@ pub(crate) unsafe fn init(
         kernel::map_local_apic(PhysAddr(descriptor.lapic_phys))
             .expect("no frame to map the local APIC");
     }
+}
+
+/// Physical address of the granule that begins at a frame that was added; `None` if it was not.
+pub(crate) fn added_granule(first: Frame) -> Option<u64> {
+    added::tables()?.phys(first).map(|at| at.0)
+}
+
+/// Adds ranges of memory, which go on where the frame numbers end: makes them known, maps them, and
+/// gives them to the allocator, but for the frames that hold their reference counts. One at a time.
+///
+/// # Errors
+/// There is no frame for a page table; nothing was changed.
+///
+/// # Safety
+/// The ranges are whole granules of memory that is this instance's from now on and of which it had
+/// nothing before, within what the descriptor says is the most.
+pub(crate) unsafe fn grow(
+    ranges: impl Iterator<Item = MemRange> + Clone,
+) -> Result<(), kernel::NoMemory> {
+    let tables = added::tables().expect("memory added before mem::init");
+    kernel::prepare_granules(ranges.clone().flat_map(granules))?;
+    for range in ranges {
+        let counts = Frame(range.first_frame);
+        for (part, first) in (0..).zip(granules(range)) {
+            let phys = range.phys + part * abi::layout::GRANULE_SIZE as u64;
+            tables.insert(first, phys, counts, part);
+        }
+        // SAFETY: the caller's promise; nobody knows the frames yet.
+        unsafe { kernel::map_granules(granules(range)) };
+        let usable = range.first_frame + added::count_frames(range.count / GRANULE_FRAMES);
+        TOTAL.fetch_add(range.count, Ordering::Relaxed);
+        // SAFETY: likewise; they are mapped now, and the counts' frames are left out.
+        unsafe { alloc::donate(usable..range.first_frame + range.count) };
+    }
+    Ok(())
+}
+
+/// First frames of a range's granules.
+fn granules(range: MemRange) -> impl Iterator<Item = Frame> + Clone {
+    (0..range.count / GRANULE_FRAMES)
+        .map(move |granule| Frame(range.first_frame + granule * GRANULE_FRAMES))
+}
+
+/// All frames of this instance, the added ones included.
+pub(crate) fn all_frames() -> impl Iterator<Item = Frame> {
+    let first = phys::map().ranges().iter();
+    let first = first.flat_map(|range| range.first_frame..range.first_frame + range.count);
+    let added = first_addable(phys::map().end()) * GRANULE_FRAMES;
+    let is_there = |frame: &u64| added_granule(Frame(*frame)).is_some();
+    first.chain((added..).take_while(is_there)).map(Frame)
 }
 
 /// Allocation may have to wait for a lock, and an interrupt handler cannot: it might have

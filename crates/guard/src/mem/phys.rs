@@ -1,8 +1,8 @@
 //! Frame numbers to physical addresses and back: the only place where physical addresses are made.
 //!
-//! The map is the descriptor's range table. In the supervisor it also holds the frames that are
-//! granted to instances: they keep their numbers here, so that their page tables can be built and
-//! taken back, but they are not in the direct map.
+//! The map is the descriptor's range table; what was added since is in `added`. In the supervisor
+//! the map also holds the frames that are granted to instances: they keep their numbers here, so
+//! that their page tables can be built and taken back, but they are not in the direct map.
 
 use abi::descriptor::{MAX_RANGES, MemRange};
 use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 use lfmutex::Once;
 pub(crate) use x86_spec::paging::PhysAddr;
 
+use super::added;
 use super::frame::Frame;
 
 /// The range table, in both directions.
@@ -142,7 +143,7 @@ pub(crate) fn map() -> &'static Map {
 /// so this is a bug of the guard's and must not become an entry in a page table.
 #[inline]
 pub(crate) fn of(frame: Frame) -> PhysAddr {
-    match map().phys(frame) {
+    match map().phys(frame).or_else(|| added::tables()?.phys(frame)) {
         Some(at) => at,
         None => panic!("{frame:?} is not this instance's"),
     }
@@ -150,7 +151,7 @@ pub(crate) fn of(frame: Frame) -> PhysAddr {
 
 /// The frame of this instance at a physical address, if any.
 pub(crate) fn frame_at(at: PhysAddr) -> Option<Frame> {
-    map().frame(at)
+    map().frame(at).or_else(|| added::tables()?.frame(at))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //!
 //! The table is not initialised at boot. A count means something only while its frame holds a
 //! [`super::Page`], and allocating one stores 1 before anybody else can see it; so the table costs
-//! no boot time, whatever the size of memory.
+//! no boot time, whatever the size of memory. Frames that are added bring theirs (`added`).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,7 +11,7 @@ use abi::layout::GRANULE_FRAMES;
 use lfmutex::Once;
 
 use super::frame::Frame;
-use super::{direct, percpu};
+use super::{added, direct, percpu};
 
 static REFERENCES: Once<&'static [AtomicU32]> = Once::new();
 
@@ -36,7 +36,23 @@ pub(super) unsafe fn init(at: Frame, end: u64) {
 
 #[inline]
 fn count(frame: Frame) -> &'static AtomicU32 {
-    &REFERENCES.get().expect("page used before mem::init")[frame.0 as usize]
+    let first = REFERENCES.get().expect("page used before mem::init");
+    match first.get(frame.0 as usize) {
+        Some(count) => count,
+        None => &added_counts(frame)[0],
+    }
+}
+
+/// The counts of an added frame and of those behind it in its granule.
+#[cold]
+fn added_counts(frame: Frame) -> &'static [AtomicU32] {
+    let place = added::tables().and_then(|added| added.count(frame));
+    let (holder, index) = place.expect("a page that is not this instance's");
+    let rest = (GRANULE_FRAMES - frame.0 % GRANULE_FRAMES) as usize;
+    // SAFETY: `mem::grow` has set aside the frames that hold a granule's counts, for good, before
+    // anybody could learn of it; they are in the direct map, and the granule's all lie in one of
+    // them. Any bit pattern is an `AtomicU32`.
+    unsafe { core::slice::from_raw_parts(direct::ptr(holder).cast::<AtomicU32>().add(index), rest) }
 }
 
 /// A frame becomes a page with one reference.
@@ -81,8 +97,11 @@ pub(super) fn drop_granule() {
 }
 
 fn granule(first: Frame) -> &'static [AtomicU32] {
-    &REFERENCES.get().expect("page used before mem::init")[first.0 as usize..]
-        [..GRANULE_FRAMES as usize]
+    let counts = REFERENCES.get().expect("page used before mem::init");
+    match counts.get(first.0 as usize..) {
+        Some(counts) if !counts.is_empty() => &counts[..GRANULE_FRAMES as usize],
+        _ => added_counts(first),
+    }
 }
 
 /// Counts one more reference.

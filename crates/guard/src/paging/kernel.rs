@@ -71,8 +71,13 @@ pub(super) fn link(user_root: &Table) {
 /// The page table that covers `va` below a root of the kernel half, made if need be; with `EDIT`
 /// held.
 pub(super) fn page_table(root: PhysAddr, va: usize) -> Result<&'static Table, NoMemory> {
+    table_of_level(root, va, 1)
+}
+
+/// The table of a level, as [`page_table`].
+fn table_of_level(root: PhysAddr, va: usize, last: usize) -> Result<&'static Table, NoMemory> {
     let mut table = table(root);
-    for level in [4, 3, 2] {
+    for level in (last + 1..=4).rev() {
         let entry = table.get(index(va, level));
         let next = match entry.table() {
             Some(next) => next,
@@ -192,6 +197,19 @@ pub(crate) unsafe fn map_granules(granules: impl Iterator<Item = Frame>) {
         let flags = Flags::WRITE | Flags::NO_EXECUTE | Flags::GLOBAL;
         table.set(slot, Entry::large(phys::of(first), flags));
     }
+}
+
+/// Makes the tables that [`map_granules`] needs for granules that were never mapped before.
+///
+/// # Errors
+/// [`NoMemory`]; the tables that were made stay, and are found the next time.
+pub(crate) fn prepare_granules(granules: impl Iterator<Item = Frame>) -> Result<(), NoMemory> {
+    let _edit = EDIT.lock();
+    for first in granules {
+        let va = DIRECT + first.0 as usize * PAGE_SIZE;
+        table_of_level(root(), va, 2)?;
+    }
+    Ok(())
 }
 
 /// The level-2 entry of a granule in the direct map.

@@ -9,9 +9,8 @@ use abi::descriptor::{
     Descriptor, FLAG_INVARIANT_TSC, FLAG_SEEDED, FLAG_TSC_DEADLINE, FLAG_X2APIC, MAX_RANGES,
     MemRange, RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS, Reserved,
 };
-use abi::layout::{DESCRIPTOR, GRANULE_FRAMES, PAGE_SIZE, PARK, WINDOW};
-use abi::{Window, descriptor};
-use arrayvec::ArrayVec;
+use abi::layout::{ANSWERS, DESCRIPTOR, GRANULE_FRAMES, LIVE, PAGE_SIZE, PARK, WINDOW};
+use abi::{Window, descriptor, live};
 
 use super::{Partition, Spec};
 use crate::mem::direct;
@@ -59,6 +58,16 @@ impl core::error::Error for LoadError {}
 /// its program's stack.
 const MIN_FREE_FRAMES: u64 = 256;
 
+/// Most memory that an instance may have while it runs, as a multiple of what it has first: its
+/// tables for it are made at the start, and take a thousandth of that.
+const GROWTH: u64 = 16;
+
+/// The most frames that an instance may have which has so many at first.
+fn limit(frames: u64) -> u64 {
+    let machine = mem::total_frames().next_multiple_of(GRANULE_FRAMES);
+    frames.max((frames * GROWTH).min(machine))
+}
+
 /// Frames that nothing may be loaded into, of an instance with so many frames, in however many
 /// runs: its page tables, its tables of frames, what a kernel needs to start, and the shares of
 /// memory without which it makes no files, those of the archive included. They grow with memory,
@@ -66,7 +75,10 @@ const MIN_FREE_FRAMES: u64 = 256;
 fn elbow_room(frames: u64, image_frames: u64, cpus: usize) -> u64 {
     let runs = (frames / GRANULE_FRAMES).clamp(1, MAX_RANGES as u64) as usize;
     let tables = build::max_tables(frames, runs, image_frames as usize) as u64;
-    tables + mem::table_frames(frames, cpus) + mem::shares_of(frames) + MIN_FREE_FRAMES
+    tables
+        + mem::table_frames(frames, limit(frames), cpus)
+        + mem::shares_of(frames)
+        + MIN_FREE_FRAMES
 }
 
 /// Frames of the largest machine there could be: 52 bits of physical addresses.
@@ -129,6 +141,7 @@ impl Partition {
             };
             let _ = d.push_range(range);
         }
+        d.limit_frames = limit(d.total_frames());
         let image = Reserved {
             first_frame: 0,
             count: d.image_frames as u32,
@@ -137,11 +150,11 @@ impl Partition {
         let _ = d.push_reserved(image);
     }
 
-    fn granules(&self) -> &Granules {
+    pub(super) fn granules(&self) -> &Granules {
         self.memory.as_ref().expect("there until it is reclaimed")
     }
 
-    fn granules_mut(&mut self) -> &mut Granules {
+    pub(super) fn granules_mut(&mut self) -> &mut Granules {
         self.memory.as_mut().expect("there until it is reclaimed")
     }
 
@@ -265,11 +278,17 @@ impl Partition {
         let image = boot::image();
         let park_frame =
             machine.image_frame + ((park::page() - image.text.start) / PAGE_SIZE) as u64;
-        let maps: ArrayVec<Shared, 3> = [
+        let maps = [
             Shared {
                 va: DESCRIPTOR,
                 at: shared.descriptor.first(),
                 pages: descriptor::SIZE / PAGE_SIZE,
+                access: Access::Read,
+            },
+            Shared {
+                va: LIVE,
+                at: shared.live.first(),
+                pages: live::SIZE / PAGE_SIZE,
                 access: Access::Read,
             },
             Shared {
@@ -279,14 +298,18 @@ impl Partition {
                 access: Access::ReadWrite,
             },
             Shared {
+                va: ANSWERS,
+                at: shared.answers(),
+                pages: 1,
+                access: Access::ReadWrite,
+            },
+            Shared {
                 va: PARK,
                 at: Frame(park_frame),
                 pages: 1,
                 access: Access::ReadExecute,
             },
-        ]
-        .into_iter()
-        .collect();
+        ];
         let first = self.next_frame;
         let mut next = first;
         let plan = Plan {

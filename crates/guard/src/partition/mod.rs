@@ -6,6 +6,7 @@
 //! only taken back when all CPUs of the instance are. What cannot be confirmed is in quarantine
 //! until it can. (Pisces section 4; RainForest section 5.3, "Destroying a subOS".)
 
+mod grow;
 mod halt;
 mod health;
 mod load;
@@ -22,8 +23,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use abi::descriptor::{self, CpuEntry, Descriptor};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::window::BadFrames;
-use abi::{Window, window};
+use abi::{Window, live, window};
 use arrayvec::ArrayVec;
+pub use grow::{GrowError, Settled, Staged};
 pub use halt::{HaltProgress, HaltReport};
 pub use health::{Hang, Health};
 use lfmutex::{Mutex, Once};
@@ -37,6 +39,7 @@ use watch::Watch;
 use crate::arch::{apic, cpu};
 use crate::machine_check::BadPage;
 use crate::mem::alloc::Block;
+use crate::mem::frame::Frame;
 use crate::mem::grant::{Granules, NoGranules};
 use crate::mem::heap::try_zeroed_box;
 use crate::mem::{self};
@@ -271,15 +274,25 @@ impl fmt::Display for CreateError {
 
 impl core::error::Error for CreateError {}
 
-/// Memory of the supervisor's that an instance sees: descriptor and window.
+/// Memory of the supervisor's that an instance sees: descriptor, its dynamic part, and window with
+/// the page of answers behind it.
 struct SharedPages {
     descriptor: Block,
+    live: Block,
     window: Block,
 }
 
-/// Orders of the two blocks.
+/// Orders of the blocks.
 const DESCRIPTOR_ORDER: u8 = (descriptor::SIZE / PAGE_SIZE).ilog2() as u8;
-const WINDOW_ORDER: u8 = (Window::SIZE / PAGE_SIZE).next_power_of_two().ilog2() as u8;
+const LIVE_ORDER: u8 = (live::SIZE / PAGE_SIZE).ilog2() as u8;
+const WINDOW_ORDER: u8 = (Window::SIZE / PAGE_SIZE + 1).next_power_of_two().ilog2() as u8;
+
+impl SharedPages {
+    /// The page of answers.
+    fn answers(&self) -> Frame {
+        self.window.first().add((Window::SIZE / PAGE_SIZE) as u64)
+    }
+}
 
 /// CPUs and memory of one instance. Dropping it before it was started gives everything back;
 /// dropped while the instance may still run, it ends the instance and goes into
@@ -318,6 +331,8 @@ pub struct Partition {
     /// The next frame of the instance that is not spoken for.
     next_frame: u64,
     started: bool,
+    /// The change that the instance has not answered yet.
+    pending: Option<grow::Pending>,
     further_started: AtomicBool,
     halting: bool,
 }
@@ -368,7 +383,7 @@ impl Partition {
         if spec.cpus == 0 || free < spec.cpus {
             return Err(CreateError::Cpus { free, sharing });
         }
-        if !mem::has_room(descriptor::SIZE * 2 + Window::SIZE) {
+        if !mem::has_room(descriptor::SIZE * 2 + live::SIZE + Window::SIZE) {
             return Err(CreateError::Window);
         }
         let memory = Granules::take(granules).map_err(|error| match error {
@@ -380,6 +395,7 @@ impl Partition {
         })?;
         let shared = SharedPages {
             descriptor: Block::zeroed(DESCRIPTOR_ORDER).ok_or(CreateError::Window)?,
+            live: Block::zeroed(LIVE_ORDER).ok_or(CreateError::Window)?,
             window: Block::zeroed(WINDOW_ORDER).ok_or(CreateError::Window)?,
         };
         // In place: it is half as large as this thread's stack, which an interrupt must fit on as
@@ -397,6 +413,7 @@ impl Partition {
             staged,
             next_frame: image,
             started: false,
+            pending: None,
             further_started: AtomicBool::new(false),
             halting: false,
         };

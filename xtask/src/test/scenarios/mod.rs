@@ -14,6 +14,7 @@ mod perturbed;
 mod poison;
 mod programs;
 mod python;
+mod resize;
 mod restart;
 mod runtimes;
 mod scheduler;

@@ -9,6 +9,7 @@ use std::{fs, thread};
 use anyhow::{Context, Result, ensure};
 
 use super::json::{self, part};
+use super::resize;
 use crate::build;
 use crate::cleanup::Directory;
 use crate::test::batch::{self, Expect::Accepted, Judge, Step};
@@ -86,7 +87,8 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     let slow = "two megabytes arrive whole at a reader who begins when nothing more has room";
     let exact = batch::steps(EXACT, &[(free, all_free), (slow, same_lines)])?;
     steps.extend(exact.into_iter().map(|step| step.limit(240)));
-    batch::run(machine(setting, "life", 4, 900)?, &steps)
+    steps.extend(resize::steps()?);
+    batch::run(machine(setting, "life", 4, 1000)?, &steps)
 }
 
 /// The instance that runs is in the list, and is described by itself.

@@ -1,0 +1,226 @@
+//! Changing what a running instance has (`docs/descriptor.md`).
+
+use std::io::{self, ErrorKind};
+use std::time::{Duration, Instant};
+
+use abi::dev::{self, Resize, Settle, Status};
+use abi::live::{Answer, Verdict};
+use serde::Serialize;
+
+use crate::device::Device;
+use crate::failure::{Failure, Result, plain};
+use crate::instances::label;
+use crate::size;
+
+/// Options of a change.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Memory that the instance is to have, in bytes.
+    pub memory: u64,
+    /// Time limit for its answer; none without.
+    pub limit: Option<Duration>,
+    /// Whether the change is only tried.
+    pub dry_run: bool,
+}
+
+/// Record of a change.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    name: String,
+    /// Number of the change; `null` if nothing was changed.
+    epoch: Option<u64>,
+    /// Memory before it, in bytes.
+    memory_before: u64,
+    /// Memory after it.
+    memory: u64,
+    /// The most memory that the instance may have.
+    memory_limit: u64,
+    /// Time until the instance had adopted it, in microseconds.
+    took_us: u64,
+}
+
+/// Gives a running instance more memory, and waits until it has adopted it.
+///
+/// # Errors
+/// Why it has what it had before; or, of one that does not answer in time, that nothing is known
+/// yet.
+pub fn resize(device: &dyn Device, status: &Status, options: Options) -> Result<Change> {
+    let mut call = Resize {
+        id: status.id,
+        flags: if options.dry_run {
+            dev::RESIZE_DRY_RUN
+        } else {
+            0
+        },
+        mem: options.memory,
+        ..Resize::default()
+    };
+    let begun = Instant::now();
+    device
+        .resize(&mut call)
+        .map_err(|error| refused(status, &call, options.memory, &error))?;
+    let epoch = (call.epoch != 0).then_some(call.epoch);
+    if let Some(epoch) = epoch {
+        settle(device, status, epoch, options.limit)?;
+    }
+    let memory = match epoch {
+        None => call.mem,
+        Some(_) => options
+            .memory
+            .next_multiple_of(abi::layout::GRANULE_SIZE as u64),
+    };
+    Ok(Change {
+        name: label(status).to_owned(),
+        epoch,
+        memory_before: call.mem,
+        memory,
+        memory_limit: call.most,
+        took_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+    })
+}
+
+/// Failure for a change that was not begun: the reason and the remedy.
+fn refused(status: &Status, call: &Resize, asked: u64, error: &io::Error) -> Failure {
+    let name = label(status);
+    let asked = size::format(asked);
+    let has = size::format(call.mem);
+    Failure::new(match call.reason {
+        dev::REASON_SHRINK => format!(
+            "{name} has {has} of memory, and a running instance cannot give memory back yet \
+             (asked for {asked}): give --mem {has} or more"
+        ),
+        dev::REASON_LIMIT => format!(
+            "{name} may have {} of memory at most, a multiple of what it was created with (asked \
+             for {asked}): create it with more --mem",
+            size::format(call.most)
+        ),
+        dev::REASON_PENDING => {
+            format!("{name} has not answered the last change yet: try again when it has")
+        }
+        dev::REASON_MEMORY => format!(
+            "only {} of memory are free ({name} has {has}, asked for {asked}): stop an instance or \
+             lower --mem",
+            size::format(call.free_mem)
+        ),
+        _ if error.raw_os_error() == Some(libc::ESRCH) => {
+            format!("{name} does not run: only a running instance can be resized")
+        }
+        _ => format!("cannot resize {name}: {}", plain(error)),
+    })
+}
+
+/// Waits for the instance's answer to a change.
+fn settle(device: &dyn Device, status: &Status, epoch: u64, limit: Option<Duration>) -> Result<()> {
+    let name = label(status);
+    let mut call = Settle {
+        id: status.id,
+        timeout_ms: limit.map_or(-1, |limit| {
+            i32::try_from(limit.as_millis()).unwrap_or(i32::MAX)
+        }),
+        epoch,
+        ..Settle::default()
+    };
+    let settled = loop {
+        match device.settle(&mut call) {
+            // Without a limit there is nothing to lose by waiting anew.
+            Err(error) if error.kind() == ErrorKind::Interrupted && limit.is_none() => {}
+            other => break other,
+        }
+    };
+    match (settled, call.outcome) {
+        (Ok(()), dev::OUTCOME_TAKEN) => Ok(()),
+        (Ok(()), dev::OUTCOME_REFUSED) => Err(Failure::new(format!(
+            "{name} has refused the memory, and has what it had: {}",
+            match Answer::from_word(call.answer).map(|answer| answer.verdict) {
+                Some(Verdict::Refused(refusal)) => refusal.to_string(),
+                _ => "it does not say why".into(),
+            }
+        ))),
+        (Ok(()), _) => Err(Failure::new(format!("{name} has ended meanwhile"))),
+        (Err(error), _) if error.kind() == ErrorKind::TimedOut => Err(Failure::new(format!(
+            "{name} has not answered yet: the memory is its own, and it uses it when it answers"
+        ))),
+        (Err(error), _) => Err(Failure::new(format!(
+            "cannot wait for {name}: {}",
+            plain(&error)
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::instances::{create, find, start};
+    use crate::mock::{Mock, request};
+
+    fn running(mock: &Mock, program: &str) -> Status {
+        let created = create(mock, &request(program, &[program]), SystemTime::now()).unwrap();
+        start(mock, &created).unwrap();
+        find(mock, program).unwrap()
+    }
+
+    fn to(memory: u64) -> Options {
+        Options {
+            memory,
+            limit: None,
+            dry_run: false,
+        }
+    }
+
+    #[test]
+    fn memory_grows_in_whole_granules() {
+        let mock = Mock::new(4, 1 << 30);
+        let status = running(&mock, "sleep");
+        let tried = resize(
+            &mock,
+            &status,
+            Options {
+                dry_run: true,
+                ..to(96 << 20)
+            },
+        );
+        assert_eq!(tried.unwrap().epoch, None);
+        assert_eq!(find(&mock, "sleep").unwrap().mem, 64 << 20);
+        let change = resize(&mock, &status, to((95 << 20) + 1)).unwrap();
+        assert_eq!(
+            (change.epoch, change.memory_before, change.memory),
+            (Some(1), 64 << 20, 96 << 20)
+        );
+    }
+
+    #[test]
+    fn what_is_not_begun_names_what_would_help() {
+        let mock = Mock::new(4, 256 << 20);
+        let status = running(&mock, "sleep");
+        let say = |memory| resize(&mock, &status, to(memory)).unwrap_err().message;
+        assert_eq!(
+            say(32 << 20),
+            "sleep has 64 MiB of memory, and a running instance cannot give memory back yet \
+             (asked for 32 MiB): give --mem 64 MiB or more"
+        );
+        assert!(say(1 << 30).contains("512 MiB of memory at most"));
+        assert_eq!(
+            say(512 << 20),
+            "only 192 MiB of memory are free (sleep has 64 MiB, asked for 512 MiB): stop an \
+             instance or lower --mem"
+        );
+        let ended = running(&mock, "true");
+        let failure = resize(&mock, &ended, to(96 << 20)).unwrap_err();
+        assert!(failure.message.contains("does not run"), "{failure}");
+    }
+
+    #[test]
+    fn what_is_refused_or_late_is_told() {
+        let mock = Mock::new(4, 1 << 30);
+        for (program, words) in [
+            ("refuse", "no memory for a page table"),
+            ("ignore", "not answered yet"),
+        ] {
+            let status = running(&mock, program);
+            let failure = resize(&mock, &status, to(96 << 20)).unwrap_err();
+            assert!(failure.message.contains(words), "{failure}");
+        }
+    }
+}

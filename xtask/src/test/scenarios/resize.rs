@@ -1,0 +1,97 @@
+//! Instances that are resized while they run: what `tests/cases/resize.cases` prints, judged.
+
+use anyhow::{Result, ensure};
+
+use super::json::{self, part};
+use crate::test::batch::{self, Judge, Step};
+
+const RESIZE: &str = include_str!("../../../../tests/cases/resize.cases");
+const MIB: u64 = 1 << 20;
+
+/// The steps, for a machine of four CPUs.
+pub fn steps() -> Result<Vec<Step>> {
+    let judges: [(&str, Judge); 3] = [
+        (
+            "memory grows in a hundred steps under a load, is used to the last word, and comes back",
+            grown,
+        ),
+        ("memory that is refused comes back at once", refused),
+        (
+            "an instance that does not answer keeps what it was given, until its end",
+            mute,
+        ),
+    ];
+    Ok(batch::steps(RESIZE, &judges)?
+        .into_iter()
+        .map(|step| step.limit(240))
+        .collect())
+}
+
+/// Resources of a part.
+fn resources(printed: &str, name: &str) -> Result<json::Resources> {
+    json::resources(part(printed, name)?)
+}
+
+/// The messages, one a line.
+fn messages<'a>(printed: &'a str, wanted: &[&str]) -> Result<&'a str> {
+    let told = part(printed, "messages")?;
+    let lines: Vec<_> = told.lines().collect();
+    ensure!(lines.len() == wanted.len(), "{told}");
+    for (line, words) in lines.iter().zip(wanted) {
+        ensure!(line.contains(words), "{line}");
+    }
+    Ok(told)
+}
+
+fn grown(printed: &str) -> Result<String> {
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    ensure!(!printed.contains("failed"), "a step failed");
+    messages(printed, &["cannot give memory back", "at most", "grow"])?;
+    let same = json::parse(part(printed, "same")?)?;
+    ensure!(
+        same["epoch"].is_null() && same["memory"] == 264 * MIB,
+        "{same}"
+    );
+    let entry = json::instance(part(printed, "ls")?, "grow")?;
+    ensure!(entry["memory"] == 264 * MIB, "{entry}");
+    let logs = part(printed, "logs")?;
+    let wanted = "ready\nchecked 201 MiB\n150000000";
+    ensure!(logs == wanted, "{logs}");
+    let epochs: u64 = part(printed, "epochs")?.parse()?;
+    ensure!(epochs == 100, "{epochs} epochs were adopted");
+    Ok(format!("{epochs} epochs"))
+}
+
+fn refused(printed: &str) -> Result<String> {
+    let told = messages(printed, &["has refused the memory"; 3])?;
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    let entry = json::instance(part(printed, "ls")?, "no")?;
+    ensure!(
+        entry["state"] == "running" && entry["memory"] == 64 * MIB,
+        "{entry}"
+    );
+    Ok(told.lines().next().unwrap_or("").to_owned())
+}
+
+fn mute(printed: &str) -> Result<String> {
+    messages(
+        printed,
+        &["not answered yet", "not answered the last change"],
+    )?;
+    let all = ["before", "pending", "after"].map(|name| resources(printed, name));
+    let [before, pending, after] = all;
+    let (before, pending, after) = (before?, pending?, after?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    ensure!(
+        pending.memory_in_use == before.memory_in_use + 128 * MIB,
+        "{before:?}, then {pending:?}"
+    );
+    let inspected = json::parse(part(printed, "inspect")?)?;
+    ensure!(
+        inspected["reclaim"]["scrubbed_bytes"] == 128 * MIB,
+        "{inspected}"
+    );
+    Ok(String::new())
+}
