@@ -6,13 +6,16 @@ use std::mem::zeroed;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::calls::{call, fails, is};
 use crate::credentials::{OTHER, become_user, in_child};
+use crate::settings::of_own_objects;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("sysv-info-semaphores", semaphores),
     ("sysv-info-message-queues", message_queues),
     ("sysv-info-shared-memory", shared_memory),
+    ("sysv-info-numbers", numbers),
 ];
 
 const IPC_INFO: i32 = 3;
@@ -173,4 +176,160 @@ fn shared_memory() -> Result<()> {
         ensure!(line("shm", id).is_err(), "it is still there");
     }
     Ok(())
+}
+
+/// Bits of a number that are the index, which is 0 to 63 in turn while there are few objects.
+const INDEX_BITS: u32 = 15;
+const CYCLE: i64 = 64;
+
+/// A kind of object: its name, and how one is made, removed, looked at by number or index, and
+/// counted.
+type Kind = (
+    &'static str,
+    fn() -> i64,
+    fn(i64) -> i64,
+    fn(i64, *mut u64) -> i64,
+    fn(*mut u64) -> i64,
+);
+
+const KINDS: [Kind; 3] = [
+    (
+        "queue",
+        || call!(SYS_msgget, libc::IPC_PRIVATE, 0o600),
+        |id| call!(SYS_msgctl, id, libc::IPC_RMID, 0),
+        |id, info| call!(SYS_msgctl, id, MSG_STAT, info),
+        |info| call!(SYS_msgctl, 0, IPC_INFO, info),
+    ),
+    (
+        "set",
+        || call!(SYS_semget, libc::IPC_PRIVATE, 1, 0o600),
+        |id| call!(SYS_semctl, id, 0, libc::IPC_RMID),
+        |id, info| call!(SYS_semctl, id, 0, SEM_STAT, info),
+        |info| call!(SYS_semctl, 0, 0, IPC_INFO, info),
+    ),
+    (
+        "segment",
+        || call!(SYS_shmget, libc::IPC_PRIVATE, 1, 0o600),
+        |id| call!(SYS_shmctl, id, libc::IPC_RMID, 0),
+        |id, info| call!(SYS_shmctl, id, SHM_STAT, info),
+        |info| call!(SYS_shmctl, 0, IPC_INFO, info),
+    ),
+];
+
+/// A number is not given out again soon: the next object has the next index, and a number behind
+/// each round is of the next sequence. What was removed is nothing (`EINVAL`), not even when
+/// another object has its index.
+fn numbers() -> Result<()> {
+    of_own_objects(|| {
+        let mut place = [0u64; 32];
+        let info = place.as_mut_ptr();
+        for (kind, make, remove, stat, count) in KINDS {
+            is(count(info), 0, &format!("highest index of no {kind}"))?;
+            let stays = make();
+            is(stays, 0, &format!("the first {kind}"))?;
+            for round in 0..3 {
+                for index in 0..CYCLE {
+                    if index == 0 {
+                        continue;
+                    }
+                    let id = make();
+                    is(id, round << INDEX_BITS | index, &format!("the next {kind}"))?;
+                    is(count(info), index, "the highest index")?;
+                    is(stat(index, info), id, "what is at its index")?;
+                    is(remove(id), 0, "IPC_RMID")?;
+                    fails(remove(id), libc::EINVAL, "IPC_RMID again")?;
+                    fails(stat(index, info), libc::EINVAL, "what was there")?;
+                    is(count(info), 0, "the highest index that is left")?;
+                }
+            }
+            // More than 42 objects make the round longer.
+            let many: Vec<i64> = (0..70).map(|_| make()).collect();
+            let first = many[0];
+            is(
+                first,
+                3 << INDEX_BITS | 1,
+                &format!("a {kind} of the fourth round"),
+            )?;
+            is(
+                many[69],
+                3 << INDEX_BITS | 70,
+                &format!("the last {kind} of many"),
+            )?;
+            let old = first - (1 << INDEX_BITS);
+            fails(remove(old), libc::EINVAL, "an index in an older sequence")?;
+            is(stat(old, info), first, "which counts for nothing in *_STAT")?;
+            for id in many.into_iter().chain([stays]) {
+                is(remove(id), 0, "IPC_RMID of many")?;
+            }
+        }
+        removed_and_used()
+    })
+}
+
+/// A segment that was removed is found by its number as long as it is mapped, and a call that waits
+/// at what is removed learns that.
+fn removed_and_used() -> Result<()> {
+    let id = call!(SYS_shmget, 0x1234, 1, libc::IPC_CREAT | 0o600);
+    let at = call!(SYS_shmat, id, 0, 0);
+    ensure!(id >= 0 && at > 0, "{id}, {at}");
+    is(call!(SYS_shmctl, id, libc::IPC_RMID, 0), 0, "IPC_RMID")?;
+    fails(call!(SYS_shmget, 0x1234, 0, 0), libc::ENOENT, "its key")?;
+    let again = call!(SYS_shmat, id, 0, 0);
+    ensure!(again > 0, "attaching what is removed and mapped: {again}");
+    is(
+        call!(SYS_shmctl, id, libc::IPC_RMID, 0),
+        0,
+        "IPC_RMID again",
+    )?;
+    for addr in [at, again] {
+        is(call!(SYS_shmdt, addr), 0, "shmdt")?;
+    }
+    for result in [
+        call!(SYS_shmat, id, 0, 0),
+        call!(SYS_shmctl, id, libc::IPC_RMID, 0),
+    ] {
+        fails(result, libc::EINVAL, "what is gone")?;
+    }
+    let queue = call!(SYS_msgget, libc::IPC_PRIVATE, 0o600);
+    let set = call!(SYS_semget, libc::IPC_PRIVATE, 1, 0o600);
+    let down = [0i16, -1, 0];
+    let mut message = [0u64; 4];
+    let waiters: [&mut dyn FnMut() -> i64; 2] = [
+        &mut || call!(SYS_msgrcv, queue, message.as_mut_ptr(), 8, 0, 0),
+        &mut || call!(SYS_semop, set, down.as_ptr(), 1),
+    ];
+    let removals: [fn(i64) -> i64; 2] = [KINDS[0].2, KINDS[1].2];
+    for ((wait, remove), id) in waiters.into_iter().zip(removals).zip([queue, set]) {
+        let parent = std::process::id();
+        // SAFETY: this program has one thread; the child ends by itself.
+        let child = checked(unsafe { libc::fork() })?;
+        if child == 0 {
+            asleep(parent);
+            let removed = remove(id) == 0;
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(!removed)) };
+        }
+        fails(wait(), libc::EIDRM, "waiting at what is removed")?;
+        let mut status = -1;
+        is(
+            call!(SYS_wait4, child, &raw mut status, 0, 0),
+            child.into(),
+            "wait4",
+        )?;
+        is(status.into(), 0, "the child")?;
+    }
+    Ok(())
+}
+
+/// Waits until a process sleeps.
+fn asleep(pid: u32) {
+    let sleeps = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')')
+            .next()
+            .is_some_and(|rest| rest.starts_with(" S"))
+    };
+    while !sleeps() {
+        std::thread::yield_now();
+    }
 }

@@ -56,8 +56,7 @@ fn no_huge_pages(task: &Task, size: usize, flags: u32) -> Errno {
 pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     let cred = task.cred();
     let ipc = task.ipc();
-    let mut table = ipc.segments.0.lock();
-    table.retain(|entry| entry.segment().is_some());
+    let mut table = ipc.segments.live();
     if key != IPC_PRIVATE
         && let Some((id, segment)) = with_key(&table, key)
     {
@@ -284,7 +283,7 @@ fn shmctl_by_index(task: &Task, index: i32, command: u32, to: UserPtr<ShmidDs>) 
             return Ok(id as usize);
         }
     }
-    Ok(task.ipc().segments.0.lock().max_index())
+    Ok(task.ipc().segments.live().max_index())
 }
 
 /// `shmctl(2)`: reads, changes or removes a segment.

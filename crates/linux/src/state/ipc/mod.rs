@@ -160,11 +160,20 @@ impl IpcPerm {
 /// objects.
 const INDEX_BITS: u32 = 15;
 
-/// Objects by number: the lowest free index, and above it how often one of a lower index was made
-/// after one of a higher, so that a number is not soon another object's.
+/// Indexes that are gone round before one is given out again, if there are not more objects than
+/// that already: Linux' `ipc_min_cycle`.
+const LEAST_CYCLE: i32 = 64;
+
+/// Sequence that is not reached: 0 comes after the one before it (Linux' `ipcid_seq_max`).
+const SEQUENCES: i32 = i32::MAX >> INDEX_BITS;
+
+/// Objects by number: the next free index of a cycle, and above it how often one of a lower index
+/// was made after one of a higher, so that a number is not soon another object's.
 pub(crate) struct IpcIds<T> {
     sequence: i32,
     last_index: i32,
+    /// Where the search for a free index begins.
+    next_index: i32,
     /// Number that the next object gets, or the next free one of the same sequence
     /// (`/proc/sys/kernel/*_next_id`); -1 if nobody has asked for one.
     next: i32,
@@ -177,6 +186,7 @@ impl<T> IpcIds<T> {
         Self {
             sequence: 0,
             last_index: -1,
+            next_index: 0,
             next: -1,
             objects: BTreeMap::new(),
         }
@@ -204,17 +214,27 @@ impl<T> IpcIds<T> {
                 return id;
             }
         }
-        let index = (0..)
-            .zip(self.objects.keys())
-            .find(|(free, used)| free != *used)
-            .map_or(self.objects.len() as i32, |(free, _)| free);
+        let index = self.free_index();
+        self.next_index = index + 1;
         if index <= self.last_index {
-            self.sequence = (self.sequence + 1) & i32::from(u16::MAX);
+            self.sequence = (self.sequence + 1) % SEQUENCES;
         }
         self.last_index = index;
-        let id = (self.sequence << INDEX_BITS | index) & i32::MAX;
+        let id = self.sequence << INDEX_BITS | index;
         self.objects.insert(index, (id, object));
         id
+    }
+
+    /// The first free index from [`Self::next_index`] on; behind the cycle the lowest one.
+    fn free_index(&self) -> i32 {
+        let count = self.objects.len() as i32;
+        let cycle = (count + count / 2).clamp(LEAST_CYCLE, 1 << INDEX_BITS);
+        let free = |index: &i32| !self.objects.contains_key(index);
+        let mut found = (self.next_index..cycle).find(free);
+        if found.is_none() {
+            found = (0..cycle).find(free);
+        }
+        found.unwrap_or(count)
     }
 
     /// Index of an identifier.

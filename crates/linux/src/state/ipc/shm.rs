@@ -4,7 +4,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use ::task::Mutex;
+use ::task::{Mutex, MutexGuard};
 use abi::errno::Errno;
 use vm::{AddressSpace, Backing, PAGE_SIZE, Page, ReverseMap, ShmemObject};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -96,6 +96,13 @@ pub(crate) struct Segments(pub(crate) Mutex<IpcIds<Entry>>);
 impl Segments {
     pub(crate) const fn new() -> Self {
         Self(Mutex::new(IpcIds::new()))
+    }
+
+    /// The table, without what was removed and is mapped no more.
+    pub(crate) fn live(&self) -> MutexGuard<'_, IpcIds<Entry>> {
+        let mut table = self.0.lock();
+        table.retain(|entry| entry.segment().is_some());
+        table
     }
 
     /// All there are, also those that are removed and still mapped, with their numbers.
