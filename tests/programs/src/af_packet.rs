@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 
 use crate::inet_sockets::{Received, receive_all, set, wait_for};
+use crate::raw_sockets::checksum;
 use crate::sockets::{errno, send};
 use crate::{Check, checked};
 
@@ -338,13 +339,19 @@ fn frames() -> Result<()> {
     );
     b.set_read_timeout(Some(Duration::from_secs(20)))?;
     a.send_to(b"hello", b.local_addr()?)?;
-    let packet = loop {
+    let mut packet = loop {
         let got = receive_all(&from, 0)?;
         if got.data.ends_with(b"hello") && got.name[10] == TO_HOST {
             break got.data;
         }
     };
     b.recv(&mut [0; 8])?;
+    // On the loop nobody has summed it up (RFC 8200, section 8.1).
+    let ip = &packet[LINK..];
+    let pseudo = [&ip[8..40], &ip[4..6], &[0, 17]].concat();
+    let zeroed = [&ip[40..46], &[0, 0], &ip[48..]].concat();
+    let sum = checksum(&[pseudo, zeroed].concat()).to_be_bytes();
+    packet[LINK + 46..LINK + 48].copy_from_slice(&sum);
     send(&from, &packet, 0)?;
     let mut text = [0; 8];
     let n = b.recv(&mut text)?;

@@ -103,7 +103,7 @@ fn read_and_cleared() -> Result<()> {
     let size = syslog(10, &mut [])?;
     ensure!(size >= 4096, "a log of {size} bytes");
     let marker = format!("machine-tests {} clears", process::id());
-    open()?.write_all(marker.as_bytes())?;
+    open()?.write_all(format!("{marker}\n").as_bytes())?;
     let mut buf = vec![0; size];
     let mut all = |action| -> Result<String> {
         let n = syslog(action, &mut buf)?;

@@ -299,7 +299,6 @@ fn proc_of_the_machine() -> Result<()> {
     let more = [
         "interrupts",
         "softirqs",
-        "partitions",
         "devices",
         "cmdline",
         "mounts",

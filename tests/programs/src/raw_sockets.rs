@@ -59,7 +59,7 @@ fn asker(family: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     socket(family, libc::SOCK_DGRAM, protocol)
 }
 
-fn checksum(bytes: &[u8]) -> u16 {
+pub fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = bytes
         .chunks(2)
         .map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)))

@@ -140,7 +140,7 @@ impl Tty {
             return Err(Errno::ENOTTY);
         }
         if process.is_leader() {
-            clear_controlling(process.session);
+            clear_controlling(process.session, &GIVEN_UP);
         }
         Ok(())
     }
@@ -219,28 +219,29 @@ impl Tty {
         if let Some(session) = jobs.session {
             hook.signal_process(session, sys::SIGHUP);
             hook.signal_process(session, sys::SIGCONT);
-            clear_controlling(session);
+            clear_controlling(session, &GIVEN_UP);
         }
     }
 }
 
+/// Signals to the foreground group when the terminal is given up, or its line is gone.
+const GIVEN_UP: [u32; 2] = [sys::SIGHUP, sys::SIGCONT];
+
 /// A session's leader ends: its controlling terminal is free again, and the foreground group hears
-/// `SIGHUP` and `SIGCONT`. Open files of a pseudo-terminal are hung up with it.
+/// `SIGHUP`. Open files go on, as those of pseudo-terminals do on Linux.
 pub fn session_leader_exits(session: u32) {
-    if let Some(tty) = clear_controlling(session)
-        && tty.driver.hangs_up_with_session()
-    {
-        tty.invalidate_files();
-    }
+    clear_controlling(session, &[sys::SIGHUP]);
 }
 
-/// Takes a session its controlling terminal, tells the foreground group, and returns the terminal.
-fn clear_controlling(session: u32) -> Option<Arc<Tty>> {
-    let tty = CONTROLLING.lock().remove(&session)?;
+/// Takes a session its controlling terminal, and sends the foreground group signals.
+fn clear_controlling(session: u32, signals: &[u32]) {
+    let Some(tty) = CONTROLLING.lock().remove(&session) else {
+        return;
+    };
     let jobs = core::mem::take(&mut *tty.jobs.lock());
     if let (Some(hook), Some(group)) = (job_control(), jobs.foreground) {
-        hook.signal_group(group, sys::SIGHUP);
-        hook.signal_group(group, sys::SIGCONT);
+        for &signal in signals {
+            hook.signal_group(group, signal);
+        }
     }
-    Some(tty)
 }

@@ -53,12 +53,6 @@ pub trait TtyDriver: Send + Sync {
     /// Called when an open file of the terminal is closed.
     fn closed(&self) {}
 
-    /// Whether open files are hung up when the leader of the session ends, as those of
-    /// pseudo-terminals do.
-    fn hangs_up_with_session(&self) -> bool {
-        false
-    }
-
     /// Throws away what was written and has not left.
     fn discard(&self) {}
 

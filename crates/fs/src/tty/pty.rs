@@ -146,10 +146,6 @@ impl TtyDriver for PtyDriver {
         self.readable.notify();
     }
 
-    fn hangs_up_with_session(&self) -> bool {
-        true
-    }
-
     fn discard(&self) {
         self.state.lock().data.clear();
         self.room.notify();

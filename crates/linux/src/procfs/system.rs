@@ -40,7 +40,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("cmdline", || format!("{}\n", role::cmdline())),
         ("interrupts", interrupts),
         ("devices", devices),
-        ("partitions", || "major minor  #blocks  name\n\n".into()),
         ("swaps", || {
             "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".into()
         }),
@@ -50,6 +49,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("buddyinfo", buddyinfo),
         // There are no block devices, modules or miscellaneous devices with fixed numbers.
         ("diskstats", String::new),
+        ("partitions", String::new),
         ("modules", String::new),
         ("misc", String::new),
         ("locks", String::new),

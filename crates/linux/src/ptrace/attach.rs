@@ -126,13 +126,16 @@ pub(crate) fn link_child(maker: &Task, child: &Arc<Task>) {
         } else {
             AttachMode::Attach
         };
-        Some((tracer, mode, trace.options))
+        Some((tracer, mode, trace.options, trace.debug.of_child()))
     });
-    let Some((tracer, mode, options)) = inherited else {
+    let Some((tracer, mode, options, debug)) = inherited else {
         return;
     };
     if link(&tracer, child, mode, options).is_err() {
         return;
+    }
+    if let Some(trace) = child.ptrace.lock().as_mut() {
+        trace.debug = debug;
     }
     match mode {
         AttachMode::Seize => request_trap(child),

@@ -30,17 +30,28 @@ pub(crate) enum Cause {
 pub(crate) struct DebugRegisters {
     pub(crate) addresses: [u64; 4],
     pub(crate) control: u64,
+    /// Control register of the thread that made this one: it is read until another is set, and
+    /// asks for nothing, as the addresses were not copied.
+    copied_control: u64,
     /// Without the fixed bits.
     status: u64,
 }
 
 impl DebugRegisters {
+    /// Registers of a new thread that this one's thread makes.
+    pub(crate) fn of_child(&self) -> Self {
+        Self {
+            copied_control: self.get(7),
+            ..Self::default()
+        }
+    }
+
     /// A register by its number.
     pub(crate) fn get(&self, number: usize) -> u64 {
         match number {
             0..=3 => self.addresses[number],
             6 => self.status ^ STATUS_FIXED,
-            7 => self.control,
+            7 => self.control | self.copied_control,
             _ => 0,
         }
     }
@@ -55,7 +66,7 @@ impl DebugRegisters {
         match number {
             0..=3 => new.addresses[number] = value,
             6 => new.status = value ^ STATUS_FIXED,
-            7 => new.control = value & !CONTROL_RESERVED,
+            7 => (new.control, new.copied_control) = (value & !CONTROL_RESERVED, 0),
             _ => return Err(Errno::EIO),
         }
         (0..4).try_for_each(|at| new.check(at))?;

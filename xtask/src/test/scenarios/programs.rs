@@ -33,6 +33,10 @@ const GO: &str = "/bin/go-tests";
 const LINUX_SETUP: &str = "ip link set lo up; mkdir -p /dev/pts; \
     mount -t devpts -o ptmxmode=666 devpts /dev/pts; mount -t cgroup2 cgroup2 /sys/fs/cgroup";
 
+/// Command line of that Linux: the emulator's time-stamp counter is its clock, as a real
+/// processor's is, and programs write to the kernel log as much as they like.
+const LINUX_APPEND: &str = "tsc=reliable printk.devkmsg=on";
+
 /// Where a check runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -242,7 +246,7 @@ impl Family {
             Kernel::Skerry | Kernel::Mutant(_) => {
                 format!("supervisor_cpus={} {}", self.cpus, self.append)
             }
-            Kernel::Linux(_) => self.append.clone(),
+            Kernel::Linux(_) => format!("{LINUX_APPEND} {}", self.append),
         };
     }
 
