@@ -19,6 +19,8 @@
 
 extern crate alloc;
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 mod decay;
 mod heap;
 mod policy;
@@ -38,4 +40,19 @@ pub const HYSTERESIS_NS: u64 = 2_000_000;
 /// Time that a fair thread runs before the next one that waits, in nanoseconds.
 pub const SLICE_NS: u64 = 2 * HYSTERESIS_NS;
 /// Time that a `SCHED_RR` thread runs before the next one of its priority, in nanoseconds.
+/// Unless somebody says otherwise ([`set_rr_quantum_ns`]).
 pub const RR_QUANTUM_NS: u64 = 100_000_000;
+
+static QUANTUM_NS: AtomicU64 = AtomicU64::new(RR_QUANTUM_NS);
+
+/// Time that a `SCHED_RR` thread runs now before the next one of its priority, in nanoseconds.
+#[must_use]
+pub fn rr_quantum_ns() -> u64 {
+    QUANTUM_NS.load(Ordering::Relaxed)
+}
+
+/// Sets the time of a `SCHED_RR` thread's turns that begin from now on, in nanoseconds; 0 stands
+/// for [`RR_QUANTUM_NS`]. Turns of more than four seconds last so long.
+pub fn set_rr_quantum_ns(ns: u64) {
+    QUANTUM_NS.store(if ns == 0 { RR_QUANTUM_NS } else { ns }, Ordering::Relaxed);
+}

@@ -8,10 +8,15 @@ use crate::heap::{Heap, Order};
 use crate::policy::Policy;
 use crate::rt_bandwidth::{RtBandwidth, RtLimits};
 use crate::virt::{Clock, Point};
-use crate::{HYSTERESIS_NS, RR_QUANTUM_NS, SLICE_NS};
+use crate::{HYSTERESIS_NS, SLICE_NS, rr_quantum_ns};
 
 /// The slice a thread asks for that has hardly run lately.
 const SHORTEST_REQUEST_NS: u64 = SLICE_NS / 16;
+
+/// A new turn of a round-robin thread.
+fn new_quantum() -> u32 {
+    u32::try_from(rr_quantum_ns()).unwrap_or(u32::MAX)
+}
 
 /// Recent CPU use of a thread, which decays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -404,7 +409,7 @@ impl RunQueue {
             deadline: 0,
             sequence: self.next_at_tail(),
             quantum_ns: if history.quantum_ns == 0 {
-                RR_QUANTUM_NS as u32
+                new_quantum()
             } else {
                 history.quantum_ns
             },
@@ -511,7 +516,7 @@ impl RunQueue {
         if let Policy::Rr(_) = current.policy {
             current.quantum_ns = current
                 .quantum_ns
-                .saturating_sub(ran.min(RR_QUANTUM_NS) as u32);
+                .saturating_sub(u32::try_from(ran).unwrap_or(u32::MAX));
         }
         if current.policy.realtime().is_none() {
             self.clock.charge(&mut current.point, ran);
@@ -595,7 +600,7 @@ impl RunQueue {
     /// A new slice or quantum, if the old one counts as used up.
     fn renew(entity: &mut Entity) {
         match entity.policy {
-            Policy::Rr(_) if entity.quantum_ns == 0 => entity.quantum_ns = RR_QUANTUM_NS as u32,
+            Policy::Rr(_) if entity.quantum_ns == 0 => entity.quantum_ns = new_quantum(),
             Policy::Rr(_) | Policy::Fifo(_) => {}
             _ => entity.deadline = entity.point.after(SLICE_NS),
         }
@@ -756,7 +761,7 @@ impl RunQueue {
         let lag_ns = self.part(&entity);
         entity.policy = policy;
         entity.point = Point::new(policy.weight());
-        entity.quantum_ns = RR_QUANTUM_NS as u32;
+        entity.quantum_ns = new_quantum();
         self.join(&mut entity, lag_ns, SLICE_NS);
         if is_current {
             self.current = Some(entity);

@@ -2,6 +2,7 @@
 //! [`crate::inotify`] with one mark, whose events are signals and not read.
 
 use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicI32, Ordering};
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
@@ -56,12 +57,19 @@ impl PollObserver for DnotifyMark {
     }
 }
 
+/// Whether directories can be watched: not if it is 0 (`/proc/sys/fs/dir-notify-enable`).
+pub static ENABLED: AtomicI32 = AtomicI32::new(1);
+
 /// Adds `mask` (`DN_*`) to the events that an open directory is watched for; 0 removes the mark
 /// (Linux `fcntl_dirnotify`).
 ///
 /// # Errors
-/// `ENOTDIR` if it is no directory; `ENOSPC` for too many watches.
+/// `EINVAL` while this is forbidden; `ENOTDIR` if it is no directory; `ENOSPC` for too many
+/// watches.
 pub fn fcntl_dirnotify(file: &Arc<File>, fd: i32, mask: u32) -> Result<()> {
+    if ENABLED.load(Ordering::Relaxed) == 0 {
+        return Err(Errno::EINVAL);
+    }
     if file.inode().kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }

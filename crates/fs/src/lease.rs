@@ -2,13 +2,13 @@
 //! the file in a conflicting way, or truncates it.
 //!
 //! Leases are kept by the inode's address; each ends with its open file, which holds the inode. Who
-//! breaks one waits until the holder has given it up, or for [`LEASE_BREAK_SECONDS`]; then it is
-//! gone. While there is no lease, opening a file costs one load.
+//! breaks one waits until the holder has given it up, or for [`BREAK_SECONDS`]; then it is gone.
+//! While there is no lease, opening a file costs one load.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use linux_raw_sys::general::CAP_LEASE;
@@ -17,9 +17,11 @@ use task::{Deadline, Mutex, WaitError, WaitQueue, now_ns};
 use crate::sigio::{self, FileOwner, OwnerTarget, SetterUids};
 use crate::{Cred, File, FileType, Inode, OpenFlags, Result};
 
-/// Time in seconds after which a lease that is being broken ends by itself
+/// Time in seconds after which a lease that is being broken ends by itself; 0 or less: never
 /// (`/proc/sys/fs/lease-break-time`).
-pub const LEASE_BREAK_SECONDS: u64 = 45;
+pub static BREAK_SECONDS: AtomicI32 = AtomicI32::new(45);
+/// Whether leases can be taken: not if it is 0 (`/proc/sys/fs/leases-enable`).
+pub static ENABLED: AtomicI32 = AtomicI32::new(1);
 const NS_PER_SEC: u64 = 1_000_000_000;
 
 /// Kind of a lease: it is broken before others do this.
@@ -55,6 +57,14 @@ static LEASES: Mutex<Leases> = Mutex::new(BTreeMap::new());
 static LEASE_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Threads that wait for a lease to end or to be downgraded.
 static LEASE_WAITERS: WaitQueue = WaitQueue::new();
+
+/// Time at which a lease is enforced that is broken now.
+fn enforced_at(now_ns: u64) -> u64 {
+    match u64::try_from(BREAK_SECONDS.load(Ordering::Relaxed)) {
+        Ok(0) | Err(_) => u64::MAX,
+        Ok(seconds) => now_ns + seconds * NS_PER_SEC,
+    }
+}
 
 /// Number of all leases.
 pub(crate) fn count() -> u64 {
@@ -129,6 +139,7 @@ pub fn set(
         }
         match leases.iter_mut().find(|lease| own(lease)) {
             Some(lease) => (lease.kind, lease.breaking) = (kind, None),
+            None if ENABLED.load(Ordering::Relaxed) == 0 => return Err(Errno::EINVAL),
             None => leases.push(Lease {
                 file: Arc::downgrade(file),
                 fd,
@@ -204,7 +215,7 @@ fn break_conflicting(inode: &Arc<dyn Inode>, flags: OpenFlags) -> Result<()> {
                     .breaking
                     .is_none_or(|(old, _)| old.is_some() && left.is_none())
                 {
-                    lease.breaking = Some((left, now + LEASE_BREAK_SECONDS * NS_PER_SEC));
+                    lease.breaking = Some((left, enforced_at(now)));
                     asked.extend(lease.file.upgrade().map(|file| (file, lease.fd)));
                 }
             }

@@ -24,7 +24,7 @@ pub const CHECKS: &[(&str, Check)] = &[
 
 const SIGNAL: i32 = 40;
 /// Events for `F_NOTIFY`.
-const DN_CREATE: i32 = 4;
+pub const DN_CREATE: i32 = 4;
 const DN_DELETE: i32 = 8;
 const DN_RENAME: i32 = 16;
 const DN_MULTISHOT: i32 = i32::MIN;

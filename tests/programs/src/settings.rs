@@ -24,6 +24,12 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("settings-of-descriptors", descriptors),
     ("settings-of-commitment", commitment),
     ("settings-of-watches", watches),
+    ("settings-that-are-kept", kept),
+    ("settings-of-commitment-in-kbytes", commitment_in_kbytes),
+    ("settings-of-leases", leases),
+    ("settings-of-turns", turns),
+    ("settings-of-terminals", terminals),
+    ("settings-of-mounts", mounts),
 ];
 
 const NOBODY: u32 = 65534;
@@ -88,7 +94,7 @@ impl Drop for Setting {
 }
 
 /// Settings of a namespace of System V objects and queues of the caller's own.
-fn of_own_objects(check: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn of_own_objects(check: impl FnOnce() -> Result<()>) -> Result<()> {
     in_child(|| {
         // SAFETY: a number.
         checked(unsafe { libc::unshare(libc::CLONE_NEWIPC) })?;
@@ -620,4 +626,218 @@ fn watches() -> Result<()> {
     is(n, 3 * 32 + 16, "events")?;
     ensure!(events[25] == libc::IN_Q_OVERFLOW, "{:x?}", &events[..28]);
     Ok(())
+}
+
+/// Settings that steer nothing in a machine without swap and disks, or nothing that could be seen
+/// from here: what they take is there, and what they do not take is refused.
+fn kept() -> Result<()> {
+    const OF_32_BITS: &[&str] = &["x", "2147483648"];
+    const WITHOUT_SIGN: &[&str] = &["x", "-1", "2147483648"];
+    let all: [(&str, &[&str], &[&str]); 26] = [
+        ("vm/swappiness", &["0", "200"], &["201", "-1", "x"]),
+        ("vm/page-cluster", &["0", "70000"], WITHOUT_SIGN),
+        ("vm/laptop_mode", &["-1", "5"], OF_32_BITS),
+        ("vm/dirty_expire_centisecs", &["0", "70000"], WITHOUT_SIGN),
+        ("vm/dirty_writeback_centisecs", &["-1", "0"], OF_32_BITS),
+        ("vm/dirtytime_expire_seconds", &["0", "70000"], WITHOUT_SIGN),
+        ("vm/vfs_cache_pressure", &["0", "1000"], WITHOUT_SIGN),
+        ("vm/zone_reclaim_mode", &["0", "7"], WITHOUT_SIGN),
+        ("vm/stat_interval", &["-1", "5"], OF_32_BITS),
+        ("vm/admin_reserve_kbytes", &["0", "9000"], &["x", "-1"]),
+        ("vm/panic_on_oom", &["0"], &["3", "-1", "x"]),
+        ("vm/oom_kill_allocating_task", &["-1", "1"], OF_32_BITS),
+        ("vm/min_free_kbytes", &["46000", "50000"], WITHOUT_SIGN),
+        ("kernel/numa_balancing", &["0", "3"], &["5", "-1", "x"]),
+        ("kernel/sched_child_runs_first", &["1", "-1"], OF_32_BITS),
+        ("kernel/pty/reserve", &["0", "5"], WITHOUT_SIGN),
+        ("kernel/pty/max", &["2000"], WITHOUT_SIGN),
+        ("kernel/printk_ratelimit", &["-1", "7"], OF_32_BITS),
+        ("kernel/printk_ratelimit_burst", &["-1", "7"], OF_32_BITS),
+        ("kernel/auto_msgmni", &["0"], &["2", "-1", "x"]),
+        ("fs/lease-break-time", &["-1", "7"], OF_32_BITS),
+        ("fs/leases-enable", &["-1", "1"], OF_32_BITS),
+        ("fs/dir-notify-enable", &["-1", "1"], OF_32_BITS),
+        ("fs/mount-max", &["90000"], &["0", "-1", "x"]),
+        ("user/max_inotify_instances", &["64"], WITHOUT_SIGN),
+        ("user/max_inotify_watches", &["64"], WITHOUT_SIGN),
+    ];
+    for (name, taken, refused) in all {
+        let setting = Setting::new(name)?;
+        setting.refuses(refused)?;
+        for value in taken {
+            setting.set(value)?;
+        }
+    }
+    // The same in two units: the one counts that was written last.
+    for (ratio, bytes, least) in [
+        ("vm/dirty_ratio", "vm/dirty_bytes", "8192"),
+        (
+            "vm/dirty_background_ratio",
+            "vm/dirty_background_bytes",
+            "1",
+        ),
+    ] {
+        let (ratio, bytes) = (Setting::new(ratio)?, Setting::new(bytes)?);
+        ratio.refuses(&["101", "-1", "x"])?;
+        bytes.refuses(&["0", "-1", "x"])?;
+        bytes.set(least)?;
+        ensure!(ratio.get()? == "0", "{} is {}", ratio.path, ratio.get()?);
+        ratio.set("11")?;
+        ensure!(bytes.get()? == "0", "{} is {}", bytes.path, bytes.get()?);
+    }
+    let instances = Setting::new("user/max_inotify_instances")?;
+    instances.set("77")?;
+    let same = Setting::new("fs/inotify/max_user_instances")?;
+    ensure!(same.get()? == "77", "max_user_instances is {}", same.get()?);
+    for name in ["urandom_min_reseed_secs", "write_wakeup_threshold"] {
+        let setting = Setting::new(&format!("kernel/random/{name}"))?;
+        fs::write(&setting.path, "1")?;
+        ensure!(setting.get()? == setting.before.trim(), "{name} changed");
+    }
+    Ok(())
+}
+
+/// The limit of what programs may ask for is a number of bytes or a part of memory, whichever was
+/// written last.
+fn commitment_in_kbytes() -> Result<()> {
+    let ratio = Setting::new("vm/overcommit_ratio")?;
+    let kbytes = Setting::new("vm/overcommit_kbytes")?;
+    kbytes.refuses(&["-1", "x"])?;
+    kbytes.set("1000000")?;
+    let limit = meminfo("CommitLimit")?;
+    ensure!(
+        limit == 1_000_000 << 10 && ratio.get()? == "0",
+        "the limit is {limit}, overcommit_ratio {}",
+        ratio.get()?
+    );
+    let mode = Setting::new("vm/overcommit_memory")?;
+    mode.set("2")?;
+    let ask = |bytes: usize| {
+        let flags = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
+        let at = call!(SYS_mmap, 0, bytes, libc::PROT_WRITE, flags, -1i64, 0);
+        if at > 0 {
+            call!(SYS_munmap, at, bytes);
+        }
+        at.min(0)
+    };
+    let (more, less) = (ask(1_000_000 << 10), ask(500_000 << 10));
+    mode.set("0")?;
+    fails(more, libc::ENOMEM, "all of it and what is promised already")?;
+    is(less, 0, "half of it")?;
+    ratio.set("60")?;
+    ensure!(
+        kbytes.get()? == "0",
+        "overcommit_kbytes is {}",
+        kbytes.get()?
+    );
+    Ok(())
+}
+
+/// Leases are broken after the time that is set, and none can be taken, nor a directory watched,
+/// when that is forbidden.
+fn leases() -> Result<()> {
+    let place = Place::new("settings-leases")?;
+    let path = place.0.join("file");
+    fs::write(&path, "x")?;
+    let name = CString::new(path.to_str().context("the file's name")?)?;
+    let open = |flags: i32| call!(SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags);
+    let (time, enabled) = (
+        Setting::new("fs/lease-break-time")?,
+        Setting::new("fs/leases-enable")?,
+    );
+    let holder = Fd::new(open(libc::O_RDONLY), "the file")?;
+    // Its holder does not react.
+    // SAFETY: no handler.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    let take = || call!(SYS_fcntl, holder.0, libc::F_SETLEASE, libc::F_RDLCK);
+    enabled.set("0")?;
+    fails(take(), libc::EINVAL, "a lease that is forbidden")?;
+    enabled.set("1")?;
+    is(take(), 0, "a lease")?;
+    time.set("1")?;
+    drop(Fd::new(open(libc::O_WRONLY), "who breaks it")?);
+    let left = call!(SYS_fcntl, holder.0, libc::F_GETLEASE);
+    is(left, libc::F_UNLCK.into(), "what is left of it")?;
+    let watching = Setting::new("fs/dir-notify-enable")?;
+    let directory = CString::new(place.0.to_str().context("the directory's name")?)?;
+    let flags = libc::O_RDONLY;
+    let directory = call!(SYS_openat, libc::AT_FDCWD, directory.as_ptr(), flags);
+    let directory = Fd::new(directory, "the directory")?;
+    let watch = || {
+        call!(
+            SYS_fcntl,
+            directory.0,
+            libc::F_NOTIFY,
+            crate::leases::DN_CREATE
+        )
+    };
+    watching.set("0")?;
+    fails(watch(), libc::EINVAL, "a watch that is forbidden")?;
+    watching.set("1")?;
+    is(watch(), 0, "a watch")
+}
+
+/// How long round-robin threads run in turn.
+fn turns() -> Result<()> {
+    let slice = Setting::new("kernel/sched_rr_timeslice_ms")?;
+    ensure!(slice.get()? == "100", "{}", slice.get()?);
+    slice.refuses(&["x", "2147483648"])?;
+    in_child(|| {
+        let priority = 1i32;
+        let policy = libc::SCHED_RR;
+        let set = call!(SYS_sched_setscheduler, 0, policy, &raw const priority);
+        is(set, 0, "SCHED_RR")?;
+        let interval = |written: &str, seconds: i64, nanoseconds: i64| {
+            fs::write(&slice.path, written)?;
+            let mut time = [0i64; 2];
+            let got = call!(SYS_sched_rr_get_interval, 0, time.as_mut_ptr());
+            is(got, 0, "sched_rr_get_interval")?;
+            ensure!(time == [seconds, nanoseconds], "{written}: {time:?}");
+            Ok(())
+        };
+        interval("20", 0, 20_000_000)?;
+        interval("5000", 5, 0)?;
+        interval("0", 0, 100_000_000)?;
+        ensure!(slice.get()? == "100", "0 becomes {}", slice.get()?);
+        interval("-1", 0, 100_000_000)
+    })
+}
+
+fn terminals() -> Result<()> {
+    let open = || {
+        call!(
+            SYS_openat,
+            libc::AT_FDCWD,
+            c"/dev/ptmx".as_ptr(),
+            libc::O_RDWR
+        )
+    };
+    let first = Fd::new(open(), "a pair")?;
+    let most = Setting::new("kernel/pty/max")?;
+    most.set("1")?;
+    let second = open();
+    most.set(most.before.trim())?;
+    fails(second, libc::ENOSPC, "one of one")?;
+    drop(first);
+    Fd::new(open(), "a pair again").map(drop)
+}
+
+fn mounts() -> Result<()> {
+    in_child(|| {
+        is(call!(SYS_unshare, libc::CLONE_NEWNS), 0, "unshare")?;
+        let count = fs::read_to_string("/proc/self/mountinfo")?.lines().count();
+        let place = Place::new("settings-mounts")?;
+        let at = CString::new(place.0.to_str().context("the directory's name")?)?;
+        let most = Setting::new("fs/mount-max")?;
+        most.set(&count.to_string())?;
+        let kind = c"tmpfs".as_ptr();
+        let mount = || call!(SYS_mount, kind, at.as_ptr(), kind, 0, 0);
+        let refused = mount();
+        // The root that is not shown counts on Linux.
+        most.set(&(count + 2).to_string())?;
+        let allowed = mount();
+        fails(refused, libc::ENOSPC, "one mount more")?;
+        is(allowed, 0, "one that is allowed")?;
+        is(call!(SYS_umount2, at.as_ptr(), 0), 0, "umount2")
+    })
 }

@@ -19,9 +19,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use abi::errno::Errno;
 pub(crate) use anonymous::anonymous;
 use linux_raw_sys::general as sys;
-pub use namespace::Namespace;
 use namespace::NamespaceState;
 pub(crate) use namespace::detached_mount;
+pub use namespace::{MAX_MOUNTS, Namespace};
 pub use operations::{bind, copy_tree, mount, move_mount, pivot_root};
 use propagation::PeerGroup;
 pub use propagation::{Propagation, set_group_from, set_propagation};

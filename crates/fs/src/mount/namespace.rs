@@ -14,7 +14,7 @@ use crate::ramfs::RamFs;
 use crate::{Path, nsfs};
 
 /// The most mounts in a namespace (`/proc/sys/fs/mount-max`).
-const MAX_MOUNTS: usize = 100_000;
+pub static MAX_MOUNTS: AtomicUsize = AtomicUsize::new(100_000);
 
 /// Use of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl NamespaceState {
 
     /// Whether there is no room for `more` mounts.
     pub(super) fn lacks_room(&self, more: usize) -> bool {
-        self.mounts.load(Ordering::Relaxed) + more > MAX_MOUNTS
+        self.mounts.load(Ordering::Relaxed) + more > MAX_MOUNTS.load(Ordering::Relaxed)
     }
 
     pub(super) fn notify(&self) {

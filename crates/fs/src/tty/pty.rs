@@ -10,6 +10,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi::errno::Errno;
 use linux_raw_sys::{general as sys, ioctl};
@@ -26,8 +27,10 @@ use crate::{DeviceId, DirEntry, File, FileType, Inode, Metadata, Path, Result, S
 
 /// Bytes at most that a slave has written and its master has not read.
 const CAPACITY: usize = 16_384;
-/// How many pairs there may be.
-const MAX_PAIRS: u32 = 4096;
+/// Most pairs that there may be (`/proc/sys/kernel/pty/max`), up to a million.
+pub static MAX_PAIRS: AtomicU32 = AtomicU32::new(4096);
+/// Numbers of slaves, as many as a major has minors.
+const NUMBERS: u32 = 1 << 20;
 /// The majors of slaves, of which each has 256 minors, and the master's number.
 const SLAVE_MAJOR: u32 = 136;
 const MASTER: DeviceId = DeviceId::new(5, 2);
@@ -212,7 +215,10 @@ impl Slave {
     /// A new pair, with the lowest free number.
     fn allocate() -> Result<Arc<Self>> {
         let mut slaves = pty_table().slaves.lock();
-        let number = (0..MAX_PAIRS)
+        if slaves.len() >= MAX_PAIRS.load(Ordering::Relaxed) as usize {
+            return Err(Errno::ENOSPC);
+        }
+        let number = (0..NUMBERS)
             .find(|n| !slaves.contains_key(n))
             .ok_or(Errno::ENOSPC)?;
         let driver = Arc::new(PtyDriver {

@@ -92,7 +92,23 @@ pub(super) fn kernels_share() -> u64 {
 /// The same, of so many frames.
 fn kernels_share_of(total: u64) -> u64 {
     let least = if total < SMALL { 0 } else { 256 };
-    (total / 32).clamp(least, 4096)
+    let share = (total / 32).clamp(least, 4096);
+    share.max(MIN_FREE.load(Ordering::Relaxed).min(total / 2))
+}
+
+/// Frames that the superuser wants free at least; 0 unless he has said so.
+static MIN_FREE: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes that programs leave to the kernel (Linux' `min_free_kbytes`).
+#[must_use]
+pub fn min_free_bytes() -> u64 {
+    kernels_share() * PAGE_SIZE as u64
+}
+
+/// Sets how many bytes programs leave to the kernel: not less than it needs, nor more than half of
+/// memory.
+pub fn set_min_free_bytes(bytes: u64) {
+    MIN_FREE.store(bytes / PAGE_SIZE as u64, Ordering::Relaxed);
 }
 
 /// Frames that instances leave to the supervisor, so that its programs and its kernel go on when

@@ -35,7 +35,8 @@ mod refcount;
 pub(crate) mod shortage;
 
 pub use alloc::{
-    has_pages, has_room, scrub_ahead, set_low_memory_handler, take_shortage, zero_page_ahead,
+    has_pages, has_room, min_free_bytes, scrub_ahead, set_low_memory_handler, set_min_free_bytes,
+    take_shortage, zero_page_ahead,
 };
 pub(crate) use alloc::{retire, retired_frames, shares_of, supervisors_reserve};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

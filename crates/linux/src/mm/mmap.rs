@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use fs::{File, FileType};
@@ -65,8 +65,15 @@ pub(crate) static OVERCOMMIT: AtomicU8 = AtomicU8::new(0);
 /// `/proc/sys/vm/overcommit_ratio`: part of memory that programs may ask for in the strict mode, in
 /// percent.
 pub(crate) static OVERCOMMIT_RATIO: AtomicI32 = AtomicI32::new(50);
-/// Memory that the strict mode keeps for the superuser (Linux' `admin_reserve_kbytes`).
-const ADMIN_RESERVE: usize = 8 << 20;
+/// `/proc/sys/vm/overcommit_kbytes`: the same in KiB, if it is not 0; then the part is 0.
+pub(crate) static OVERCOMMIT_KBYTES: AtomicU64 = AtomicU64::new(0);
+/// `/proc/sys/vm/admin_reserve_kbytes`: memory that the strict mode keeps for the superuser, in
+/// KiB.
+pub(crate) static ADMIN_RESERVE_KBYTES: AtomicU64 = AtomicU64::new(8 << 10);
+
+fn bytes(kbytes: u64) -> usize {
+    usize::try_from(kbytes).map_or(usize::MAX, |kbytes| kbytes.saturating_mul(1024))
+}
 
 fn is_strict() -> bool {
     OVERCOMMIT.load(Ordering::Relaxed) == 2
@@ -75,6 +82,10 @@ fn is_strict() -> bool {
 /// Most memory that all programs together may ask for in the strict mode, in bytes
 /// (`CommitLimit` of `/proc/meminfo`).
 pub(crate) fn strict_commit_limit() -> usize {
+    let kbytes = OVERCOMMIT_KBYTES.load(Ordering::Relaxed);
+    if kbytes != 0 {
+        return bytes(kbytes);
+    }
     // Below 0 it is no limit, as a very high one on Linux.
     let Ok(ratio) = u64::try_from(OVERCOMMIT_RATIO.load(Ordering::Relaxed)) else {
         return usize::MAX;
@@ -124,10 +135,14 @@ fn commit_limit() -> usize {
         1 => usize::MAX,
         _ => {
             let kept = match current_task() {
-                Some(task) if !task.cred().has_sys_admin() => ADMIN_RESERVE,
+                Some(task) if !task.cred().has_sys_admin() => {
+                    bytes(ADMIN_RESERVE_KBYTES.load(Ordering::Relaxed))
+                }
                 _ => 0,
             };
-            strict_commit_limit().saturating_sub(kept + committed())
+            strict_commit_limit()
+                .saturating_sub(kept)
+                .saturating_sub(committed())
         }
     }
 }

@@ -56,6 +56,11 @@ static SERVED: AtomicU64 = AtomicU64::new(0);
 static INVOKER: AtomicI32 = AtomicI32::new(0);
 /// Whether nobody was left to be killed when it looked last.
 static NOBODY: AtomicBool = AtomicBool::new(false);
+/// `/proc/sys/vm/panic_on_oom`: whether the kernel ends instead of a process, unless 0.
+pub(crate) static PANIC_ON_OOM: AtomicI32 = AtomicI32::new(0);
+/// `/proc/sys/vm/oom_kill_allocating_task`: whether the process ends that asked for memory, and not
+/// the one that has most of it, unless 0.
+pub(crate) static KILL_ALLOCATING_TASK: AtomicI32 = AtomicI32::new(0);
 /// Victims so far (`/proc/vmstat`, `memory.events`).
 static KILLS: AtomicU64 = AtomicU64::new(0);
 
@@ -230,6 +235,20 @@ fn select_victim() {
     let guard::mem::MemStats { total, free, .. } = guard::mem::stats();
     // The one that was chosen may have ended since somebody found nothing, or is still about to.
     if !deadline.has_passed() && (VICTIM.load(Ordering::SeqCst) != 0 || free > total / 32) {
+        return;
+    }
+    if PANIC_ON_OOM.load(Ordering::Relaxed) != 0 {
+        panic!("out of memory, and vm.panic_on_oom is set");
+    }
+    if KILL_ALLOCATING_TASK.load(Ordering::Relaxed) != 0
+        && let Some(asking) = process_table::find_task(Tid::new(INVOKER.load(Ordering::Relaxed)))
+        && !asking.process().is_exiting()
+        && badness(asking.process(), total).is_some()
+    {
+        NOBODY.store(false, Ordering::Relaxed);
+        *deadline = Deadline::after_ns(VICTIM_TIMEOUT_NS);
+        VICTIM.store(asking.process().pid().raw(), Ordering::SeqCst);
+        kill_victim(asking.process(), asking.tid());
         return;
     }
     // One after the other: a list of them would take memory.

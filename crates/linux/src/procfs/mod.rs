@@ -17,6 +17,7 @@ mod options;
 mod pagemap;
 mod pid;
 mod pressure;
+mod remembered;
 mod settings;
 mod snapshot;
 mod status;

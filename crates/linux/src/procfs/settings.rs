@@ -8,27 +8,32 @@
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 
 use abi::errno::Errno;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
-use fs::{charge, inotify, pipe, protected};
+use fs::tty::pty;
+use fs::{charge, dnotify, inotify, lease, mount, pipe, protected};
 
-use super::add_at_path;
+use super::{add_at_path, remembered};
 use crate::current_task;
 use crate::ipc::mqueue::{HARD_MESSAGES, HARD_SIZE};
-use crate::mm::mmap::{OVERCOMMIT, OVERCOMMIT_RATIO};
+use crate::mm::mmap::{ADMIN_RESERVE_KBYTES, OVERCOMMIT, OVERCOMMIT_KBYTES, OVERCOMMIT_RATIO};
+use crate::mm::oom::{KILL_ALLOCATING_TASK, PANIC_ON_OOM};
 use crate::process::namespaces;
 use crate::process::personality::RANDOMIZE_VA_SPACE;
 use crate::process::process_table::{self, PID_MAX, PID_MAX_LIMIT, RESERVED_PIDS};
 use crate::state::fdtable::{self, NR_OPEN};
 use crate::state::ipc::limits::{IpcLimits, Limit};
-use crate::state::rlimit;
+use crate::state::{ratelimit, rlimit};
 use crate::system::klog::DMESG_RESTRICT;
 
 /// `/proc/sys/kernel/kptr_restrict`: who sees addresses of the kernel. Nobody does: no file shows
 /// any, whatever is written here.
 static KPTR_RESTRICT: AtomicU8 = AtomicU8::new(0);
+
+/// `/proc/sys/vm/min_free_kbytes` as the superuser wrote it; -1: what the kernel needs.
+static MIN_FREE_KBYTES: AtomicI64 = AtomicI64::new(-1);
 
 /// A number, wide enough for those without a sign.
 type Number = i128;
@@ -46,6 +51,8 @@ struct Tunable {
 /// Largest number of most settings, and the least of some.
 const INT_MAX: Number = i32::MAX as Number;
 const INT_MIN: Number = i32::MIN as Number;
+
+const NS_PER_MS: u64 = 1_000_000;
 
 /// Most System V objects of a kind that can be allowed: their identifiers have so many indexes.
 const MAX_OBJECTS: Number = 32_768;
@@ -268,11 +275,102 @@ const SETTINGS: &[Tunable] = &[
         },
     ),
     variable!("vm/overcommit_memory", 0, 2, OVERCOMMIT),
-    variable!("vm/overcommit_ratio", INT_MIN, INT_MAX, OVERCOMMIT_RATIO),
+    setting(
+        "vm/overcommit_ratio",
+        (INT_MIN, INT_MAX),
+        || OVERCOMMIT_RATIO.load(Ordering::Relaxed).into(),
+        |percent| {
+            OVERCOMMIT_KBYTES.store(0, Ordering::Relaxed);
+            OVERCOMMIT_RATIO.store(percent as i32, Ordering::Relaxed);
+            Ok(())
+        },
+    ),
+    setting(
+        "vm/overcommit_kbytes",
+        (0, u64::MAX as Number),
+        || OVERCOMMIT_KBYTES.load(Ordering::Relaxed).into(),
+        |kbytes| {
+            OVERCOMMIT_RATIO.store(0, Ordering::Relaxed);
+            OVERCOMMIT_KBYTES.store(kbytes as u64, Ordering::Relaxed);
+            Ok(())
+        },
+    ),
+    variable!("vm/admin_reserve_kbytes", 0, u64::MAX, ADMIN_RESERVE_KBYTES),
+    setting(
+        "vm/min_free_kbytes",
+        (0, INT_MAX),
+        || match MIN_FREE_KBYTES.load(Ordering::Relaxed) {
+            -1 => (guard::mem::min_free_bytes() >> 10).into(),
+            written => written.into(),
+        },
+        |kbytes| {
+            MIN_FREE_KBYTES.store(kbytes as i64, Ordering::Relaxed);
+            guard::mem::set_min_free_bytes((kbytes as u64) << 10);
+            Ok(())
+        },
+    ),
+    variable!("vm/panic_on_oom", 0, 2, PANIC_ON_OOM),
+    variable!(
+        "vm/oom_kill_allocating_task",
+        INT_MIN,
+        INT_MAX,
+        KILL_ALLOCATING_TASK
+    ),
+    variable!(
+        "fs/lease-break-time",
+        INT_MIN,
+        INT_MAX,
+        lease::BREAK_SECONDS
+    ),
+    variable!("fs/leases-enable", INT_MIN, INT_MAX, lease::ENABLED),
+    variable!("fs/dir-notify-enable", INT_MIN, INT_MAX, dnotify::ENABLED),
+    variable!("fs/mount-max", 1, INT_MAX, mount::MAX_MOUNTS),
+    variable!("kernel/pty/max", 0, INT_MAX, pty::MAX_PAIRS),
+    variable!(
+        "kernel/printk_ratelimit",
+        INT_MIN,
+        INT_MAX,
+        ratelimit::INTERVAL_SECONDS
+    ),
+    variable!(
+        "kernel/printk_ratelimit_burst",
+        INT_MIN,
+        INT_MAX,
+        ratelimit::BURST
+    ),
+    setting(
+        "kernel/sched_rr_timeslice_ms",
+        (INT_MIN, INT_MAX),
+        || (::task::rr_quantum_ns() / NS_PER_MS).into(),
+        |ms| {
+            ::task::set_rr_quantum_ns(u64::try_from(ms).unwrap_or(0) * NS_PER_MS);
+            Ok(())
+        },
+    ),
+    // Linux gave the setting up, and takes both values.
+    setting("kernel/auto_msgmni", (0, 1), || 0, |_| Ok(())),
+    setting(
+        "user/max_inotify_instances",
+        (0, INT_MAX),
+        || charge::MAX_USER_INSTANCES.get() as Number,
+        |count| {
+            charge::MAX_USER_INSTANCES.set(count as usize);
+            Ok(())
+        },
+    ),
+    setting(
+        "user/max_inotify_watches",
+        (0, INT_MAX),
+        || charge::MAX_INOTIFY_WATCHES.get() as Number,
+        |count| {
+            charge::MAX_INOTIFY_WATCHES.set(count as usize);
+            Ok(())
+        },
+    ),
 ];
 
 /// Number that a text begins with, as Linux reads it: with a sign, decimal, octal or hexadecimal.
-fn parse(text: &[u8]) -> Option<Number> {
+pub(super) fn parse(text: &[u8]) -> Option<Number> {
     let text = core::str::from_utf8(text.trim_ascii_start()).ok()?;
     let end = text
         .find(|c: char| c.is_ascii_whitespace() || c == '\0')
@@ -317,12 +415,13 @@ pub(super) fn apply_command_line(words: &str) {
         .filter_map(|word| word.strip_prefix("sysctl.")?.split_once('='));
     for (name, value) in settings {
         let path = name.replace('.', "/");
-        let setting = SETTINGS.iter().find(|setting| setting.path == path);
-        let done = setting.map_or(Err(Errno::ENOENT), |setting| {
-            setting.store(value.as_bytes())
-        });
+        let value = value.as_bytes();
+        let done = match SETTINGS.iter().find(|setting| setting.path == path) {
+            Some(setting) => setting.store(value),
+            None => remembered::find(&path).map_or(Err(Errno::ENOENT), |kept| kept.store(value)),
+        };
         if let Err(error) = done {
-            log::warn!("sysctl {name}={value}: {error}");
+            log::warn!("sysctl {name}: {error}");
         }
     }
 }

@@ -11,7 +11,7 @@ use fs::pseudo::{self, PseudoAttr, StaticDir};
 use net::socket::Sysctl;
 
 use super::system::Text;
-use super::{core_dump, settings};
+use super::{core_dump, remembered, settings};
 use crate::process::namespaces;
 use crate::system::sysinfo;
 
@@ -28,7 +28,8 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     let constants = [
         ("kernel/ngroups_max", "65536\n"),
         ("kernel/cap_last_cap", "40\n"),
-        ("kernel/panic", "0\n"),
+        // At once: a machine that waits serves nobody.
+        ("kernel/panic", "-1\n"),
         ("kernel/panic_on_oops", "1\n"),
         ("kernel/panic_on_warn", "0\n"),
         ("kernel/cad_pid", "1\n"),
@@ -38,10 +39,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/unprivileged_bpf_disabled", "2\n"),
         ("kernel/print-fatal-signals", "0\n"),
         ("kernel/printk_delay", "0\n"),
-        ("kernel/printk_ratelimit", "5\n"),
-        ("kernel/printk_ratelimit_burst", "10\n"),
         ("kernel/sched_autogroup_enabled", "0\n"),
-        ("kernel/sched_rr_timeslice_ms", "100\n"),
         ("kernel/sched_schedstats", "0\n"),
         (
             "kernel/seccomp/actions_avail",
@@ -49,48 +47,21 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ),
         ("kernel/seccomp/actions_logged", "log\n"),
         ("kernel/shm_rmid_forced", "0\n"),
-        ("kernel/auto_msgmni", "0\n"),
-        ("kernel/pty/reserve", "1024\n"),
-        ("kernel/random/urandom_min_reseed_secs", "60\n"),
-        ("kernel/random/write_wakeup_threshold", "256\n"),
         ("kernel/tainted", "0\n"),
         ("kernel/sysrq", "0\n"),
+        ("kernel/perf_event_paranoid", "3\n"),
         ("kernel/overflowuid", "65534\n"),
         ("kernel/overflowgid", "65534\n"),
-        ("kernel/perf_event_paranoid", "3\n"),
-        ("kernel/numa_balancing", "0\n"),
         ("kernel/random/poolsize", "256\n"),
         ("kernel/printk", "4 4 1 7\n"),
-        ("kernel/sched_child_runs_first", "0\n"),
         ("vm/mmap_min_addr", "65536\n"),
         ("vm/mmap_rnd_bits", "28\n"),
         ("vm/legacy_va_layout", "0\n"),
-        ("vm/panic_on_oom", "0\n"),
-        ("vm/oom_kill_allocating_task", "0\n"),
-        ("vm/oom_dump_tasks", "0\n"),
-        ("vm/overcommit_kbytes", "0\n"),
-        ("vm/page-cluster", "0\n"),
-        ("vm/min_free_kbytes", "0\n"),
-        ("vm/zone_reclaim_mode", "0\n"),
-        ("vm/dirty_ratio", "20\n"),
-        ("vm/dirty_background_ratio", "10\n"),
-        ("vm/dirty_bytes", "0\n"),
-        ("vm/dirty_background_bytes", "0\n"),
-        ("vm/dirty_expire_centisecs", "3000\n"),
-        ("vm/dirty_writeback_centisecs", "500\n"),
-        ("vm/vfs_cache_pressure", "100\n"),
-        ("vm/swappiness", "0\n"),
         ("fs/inode-nr", "0\t0\n"),
         ("fs/dentry-state", "0\t0\t45\t0\t0\t0\n"),
         ("fs/inode-state", "0\t0\t0\t0\t0\t0\t0\n"),
-        ("fs/aio-nr", "0\n"),
-        ("fs/aio-max-nr", "65536\n"),
         ("fs/overflowuid", "65534\n"),
         ("fs/overflowgid", "65534\n"),
-        ("kernel/pty/max", "4096\n"),
-        ("fs/lease-break-time", "45\n"),
-        ("fs/leases-enable", "1\n"),
-        ("fs/dir-notify-enable", "1\n"),
         ("net/ipv4/tcp_congestion_control", "cubic\n"),
         ("net/ipv4/tcp_available_congestion_control", "reno cubic\n"),
         ("net/ipv6/conf/all/disable_ipv6", "0\n"),
@@ -98,6 +69,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("net/ipv6/conf/lo/disable_ipv6", "0\n"),
     ];
     settings::add(dir, dev);
+    remembered::add(dir, dev);
     for (path, text) in constants {
         add_at_path(dir, path, pseudo::constant(dev, text));
     }

@@ -373,7 +373,7 @@ pub fn sys_sched_rr_get_interval(
     interval: UserPtr<TimeSpec>,
 ) -> SysResult {
     let ns = match with_scheduled(task, tid, Task::sched_params)?.policy {
-        sys::SCHED_RR => ::task::RR_QUANTUM_NS,
+        sys::SCHED_RR => ::task::rr_quantum_ns(),
         sys::SCHED_FIFO => 0,
         _ => ::task::SLICE_NS,
     };

@@ -1,7 +1,10 @@
 //! Limits of how often something is done that programs bring about, as a line of the kernel's log:
 //! a console takes milliseconds for one.
 
+use core::sync::atomic::{AtomicI32, Ordering};
+
 use ::task::Mutex;
+use uapi::time::NS_PER_SEC;
 
 /// Limit of the lines that one place of the kernel logs (Linux `printk_ratelimit`).
 pub(crate) struct LogLimit(Mutex<RateLimit>);
@@ -14,13 +17,26 @@ impl LogLimit {
 
     /// Whether one more line is to be logged; logs how many were not, of `what`.
     pub(crate) fn allows(&self, what: &str) -> bool {
-        let missed = self.0.lock().ask(::task::now_ns());
+        let Ok(seconds @ 1..) = u64::try_from(INTERVAL_SECONDS.load(Ordering::Relaxed)) else {
+            return true;
+        };
+        let missed = {
+            let mut limit = self.0.lock();
+            limit.interval_ns = seconds * NS_PER_SEC;
+            limit.burst = u32::try_from(BURST.load(Ordering::Relaxed)).unwrap_or(0);
+            limit.ask(::task::now_ns())
+        };
         if let Some(missed @ 1..) = missed {
             log::warn!("{what}: {missed} callbacks suppressed");
         }
         missed.is_some()
     }
 }
+
+/// `/proc/sys/kernel/printk_ratelimit`: interval of such limits in seconds; none, if 0 or less.
+pub(crate) static INTERVAL_SECONDS: AtomicI32 = AtomicI32::new(5);
+/// `/proc/sys/kernel/printk_ratelimit_burst`: lines in each interval.
+pub(crate) static BURST: AtomicI32 = AtomicI32::new(10);
 
 /// At most a number of times in each interval (Linux `struct ratelimit_state`).
 #[derive(Debug)]
@@ -52,7 +68,7 @@ impl RateLimit {
             (self.begin_ns, self.done) = (now_ns, 0);
             missed = core::mem::take(&mut self.missed);
         }
-        if self.done == self.burst {
+        if self.done >= self.burst {
             self.missed += 1;
             return None;
         }
