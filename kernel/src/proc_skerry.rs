@@ -271,8 +271,17 @@ fn objects() -> Vec<u8> {
 fn memory() -> Vec<u8> {
     let m = guard::mem::stats();
     format!(
-        "frames total {} free {} user {} kernel {} heap {} granted {} leaked {}\n",
-        m.total, m.free, m.user, m.kernel, m.heap, m.granted, m.leaked
+        "frames total {} free {} user {} kernel {} heap {} stacks {} tables {} mark {} granted {} leaked {}\n",
+        m.total,
+        m.free,
+        m.user,
+        m.kernel,
+        m.heap,
+        m.stacks,
+        m.tables,
+        m.kernel_mark,
+        m.granted,
+        m.leaked
     )
     .into_bytes()
 }

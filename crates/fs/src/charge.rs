@@ -97,18 +97,41 @@ pub fn set_unlimited(hook: fn() -> bool) {
     IS_UNLIMITED.call_once(|| hook);
 }
 
-/// Checks that so many files more than there are may be open; the superuser's calls may have more.
+/// Checks that so many files more than there are may be open, and that the kernel may take memory
+/// for them; the superuser's calls may have more.
 ///
 /// # Errors
 /// `ENFILE`.
 #[inline]
 pub fn check_files(more: u64) -> Result<(), Errno> {
     let is_unlimited = || IS_UNLIMITED.get().is_some_and(|hook| hook());
-    if census::File::count() + more <= MAX_FILES.get() as u64 || is_unlimited() {
+    let fit = census::File::count() + more <= MAX_FILES.get() as u64 || is_unlimited();
+    if fit && vm::has_kernel_room() {
         Ok(())
     } else {
         Err(Errno::ENFILE)
     }
+}
+
+/// Checks that the kernel may take memory for one object more of the calling thread, which has not
+/// passed its high mark with it (`docs/memory.md`).
+///
+/// # Errors
+/// `ENOMEM`.
+#[inline]
+pub fn check_memory() -> Result<(), Errno> {
+    if vm::has_kernel_room() {
+        Ok(())
+    } else {
+        Err(Errno::ENOMEM)
+    }
+}
+
+/// Whether there is room for so many bytes of what outlives the process that asks, and has no
+/// pages of its own: the rest of the machine's memory leaves it, and so does the kernel's mark.
+#[must_use]
+pub fn has_room(bytes: usize) -> bool {
+    vm::has_kernel_room() && vm::has_room(bytes)
 }
 
 /// Amounts by user and kind; no zeros.

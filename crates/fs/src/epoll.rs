@@ -220,6 +220,7 @@ impl Epoll {
         {
             return Err(Errno::ELOOP);
         }
+        charge::check_memory()?;
         let most = charge::MAX_EPOLL_WATCHES.get();
         let charge = |user| Charge::new(user, Resource::EpollWatches, 1, most).ok_or(Errno::ENOSPC);
         let charge = self.user.map(charge).transpose()?;

@@ -206,7 +206,7 @@ impl Inotify {
             return Ok(mark.wd);
         }
         // Many may watch one file.
-        if of_file.try_reserve(1).is_err() {
+        if !vm::has_kernel_room() || of_file.try_reserve(1).is_err() {
             if of_file.is_empty() {
                 table.remove(&inode_address(inode));
             }

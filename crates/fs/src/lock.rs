@@ -280,6 +280,9 @@ impl LockState {
     fn set(&mut self, owner: LockOwner, range: LockRange, lock: Option<LockKind>) -> Result<()> {
         /// Records that there can be more than before: one was cut in two, and the new one.
         const MORE: usize = 2;
+        if lock.is_some() && !vm::has_kernel_room() {
+            return Err(Errno::ENOLCK);
+        }
         let own = self.records.iter().filter(|r| r.owner.is_same(owner));
         let mut kept = fallible::with_capacity(own.count() + MORE).map_err(|_| Errno::ENOLCK)?;
         if self.records.try_reserve(MORE).is_err() {

@@ -71,7 +71,11 @@ impl State {
 
     /// Makes sure that so many bytes can be put in beside those whose room is kept.
     fn grow(&mut self, bytes: usize) -> Result<()> {
-        let reserved = self.data.try_reserve(self.reserved + bytes);
+        let more = self.reserved + bytes;
+        if !vm::has_kernel_room() && self.data.capacity() - self.data.len() < more {
+            return Err(Errno::ENOMEM);
+        }
+        let reserved = self.data.try_reserve(more);
         reserved.map_err(|_| Errno::ENOMEM)
     }
 

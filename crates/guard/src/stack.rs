@@ -7,6 +7,8 @@
 //! thread then touches no page table, and ending one needs no shootdown. Only what exceeds `POOLED`
 //! is unmapped and freed.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use abi::layout::{PAGE_SIZE, STACKS};
 use arrayvec::ArrayVec;
 use lfmutex::Mutex;
@@ -36,6 +38,15 @@ pub struct KernelStack {
 
 /// Frames of a stack, by address.
 type Frames = [Frame; PAGES];
+
+/// Frames of all stacks, those of the pool included. Changed only where pages are mapped and
+/// unmapped.
+static FRAMES: AtomicU64 = AtomicU64::new(0);
+
+/// Frames that the stacks have, those kept for reuse included.
+pub(crate) fn frames() -> u64 {
+    FRAMES.load(Ordering::Relaxed)
+}
 
 struct Stacks {
     /// Bit map of the slots of addresses: set while a slot holds a stack.
@@ -121,6 +132,7 @@ fn map_pages(bottom: usize) -> Option<Frames> {
     for page in pages {
         page.into_raw();
     }
+    FRAMES.fetch_add(PAGES as u64, Ordering::Relaxed);
     Some(frames)
 }
 
@@ -135,6 +147,7 @@ impl Drop for KernelStack {
             // SAFETY: `map_pages` took the block apart, and nothing maps its frame any more.
             drop(unsafe { Block::from_raw(frame, 0) });
         }
+        FRAMES.fetch_sub(PAGES as u64, Ordering::Relaxed);
         POOL.lock().free_slot(self.slot);
     }
 }

@@ -57,6 +57,12 @@ pub fn has_room(_bytes: usize) -> bool {
     true
 }
 
+/// Double of `guard::mem::has_kernel_room`.
+#[must_use]
+pub fn has_kernel_room() -> bool {
+    true
+}
+
 /// Double of `guard::paging::Perm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Perm {

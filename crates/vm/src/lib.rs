@@ -55,13 +55,13 @@ pub use futex_key::{FutexKey, FutexWord};
 #[cfg(target_os = "none")]
 pub(crate) use guard::mem::{Frame, LargePage};
 #[cfg(target_os = "none")]
-pub use guard::mem::{Page, has_room};
+pub use guard::mem::{Page, has_kernel_room, has_room};
 #[cfg(target_os = "none")]
 pub(crate) use guard::paging::{Flags, Insert, MapError, PageTable, Perm, Span, Unmapped};
 #[cfg(not(target_os = "none"))]
 pub(crate) use host::{Flags, Frame, Insert, LargePage, MapError, PageTable, Perm, Span, Unmapped};
 #[cfg(not(target_os = "none"))]
-pub use host::{Page, has_room};
+pub use host::{Page, has_kernel_room, has_room};
 pub use large::{
     LargePageCounts, LargePages, counts as large_page_counts, set_setting as set_large_pages,
     setting as large_pages,

@@ -5,10 +5,11 @@
 //! `machine-tests exhaust-kernel` goes through all kinds, `machine-tests exhaust-kernel KIND…`
 //! through these. It runs as root in a machine that has nothing else to do.
 
-use std::io::{PipeReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use std::{fs, io, ptr, thread};
 
 use anyhow::{Context, Result, ensure};
@@ -23,6 +24,22 @@ const NOBODY: u32 = 65534;
 const MAX_PROCESSES: usize = 8;
 /// Objects of one process, if nothing refuses them.
 const MAX_OBJECTS: usize = 1 << 20;
+/// Kinds that take pages of programs and files, or page tables, which are not refused at the
+/// kernel's high mark: somebody may be killed for them.
+const TAKE_PAGES: [&str; 9] = [
+    "memfd",
+    "processes",
+    "threads",
+    "page-tables-2m",
+    "page-tables-1g",
+    "mappings",
+    "contents-of-files",
+    "exec-strings",
+    "seccomp-filters",
+];
+/// Pages by which the kernel may pass its mark: what each processor takes between two looks, and an
+/// object or two.
+const PASSED_BY: u64 = 512;
 /// Everybody may make files here.
 const DIRECTORY: &str = "/exhaust";
 const PAGE: usize = 4096;
@@ -189,7 +206,12 @@ pub fn run(wanted: &[&str]) -> ExitCode {
         if !wanted.is_empty() && !wanted.contains(kind) {
             continue;
         }
-        match exhaust(*make) {
+        let expect = if TAKE_PAGES.contains(kind) {
+            Expect::Kill
+        } else {
+            Expect::Refusal
+        };
+        match exhaust(*make, expect) {
             Ok(said) => println!("ok {kind}: {said}"),
             Err(error) => {
                 println!("not ok {kind}: {error:#}");
@@ -210,13 +232,23 @@ fn prepare() -> Result<()> {
     Ok(())
 }
 
+/// End of the objects of a kind, if nothing else ends them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    /// A maker may be killed for want of memory.
+    Kill,
+    /// Each maker is refused further ones, and nobody is killed.
+    Refusal,
+}
+
 /// Processes make objects, one after the other, until one is killed or there are enough.
-fn exhaust(make: Make) -> Result<String> {
+fn exhaust(make: Make, expect: Expect) -> Result<String> {
+    let kills = kills()?;
     let mut children: Vec<pid_t> = Vec::new();
     let mut said = Vec::new();
     let mut is_killed = false;
     while !is_killed && children.len() < MAX_PROCESSES {
-        let (child, mut reports) = match start(make) {
+        let (child, report) = match start(make) {
             Ok(started) => started,
             Err(error) if !children.is_empty() => {
                 said.push(format!("no further process: {error}"));
@@ -225,38 +257,143 @@ fn exhaust(make: Make) -> Result<String> {
             Err(error) => return Err(error).context("a process"),
         };
         children.push(child);
-        let mut report = String::new();
-        reports.read_to_string(&mut report)?;
-        is_killed = report.is_empty();
-        said.push(if is_killed { "killed".into() } else { report });
+        is_killed = report.is_none();
+        said.push(report.unwrap_or_else(|| "killed".into()));
+    }
+    let mut checked = Ok(());
+    if let Some((has, mark)) = kernel_pages() {
+        said.push(format!("{has} pages of the kernel's {mark}"));
+        checked = check_mark(expect, has, mark, kills);
     }
     end(&children)?;
+    checked.with_context(|| said.join(", "))?;
     said.dedup();
-    said.truncate(3);
+    said.truncate(4);
     // The kernel still does what it did before.
-    let (child, mut reports) = start(|_| -1).context("a process afterwards")?;
-    let mut report = String::new();
-    reports.read_to_string(&mut report)?;
+    let (child, report) = start(|_| -1).context("a process afterwards")?;
     end(&[child])?;
-    ensure!(!report.is_empty(), "a process afterwards was killed");
+    ensure!(report.is_some(), "a process afterwards was killed");
     Ok(format!("{} processes: {}", children.len(), said.join(", ")))
 }
 
-/// Starts a process that makes objects, says why it does not go on, and waits to be killed.
-fn start(make: Make) -> io::Result<(pid_t, PipeReader)> {
-    let (reports, mut report) = io::pipe()?;
-    // SAFETY: this process has one thread; the child ends without returning.
-    match checked(unsafe { libc::fork() })? {
-        0 => {
-            drop(reports);
-            let (count, error) = grow(make);
-            let error = io::Error::from_raw_os_error(error);
-            let _ = report.write_all(format!("{count} objects, {error}").as_bytes());
-            drop(report);
-            pause()
-        }
-        child => Ok((child, reports)),
+/// Checks that the kernel has kept to its mark, has killed nobody who was refused, and works on for
+/// the superuser.
+fn check_mark(expect: Expect, has: u64, mark: u64, kills_before: u64) -> Result<()> {
+    if expect == Expect::Refusal {
+        ensure!(has <= mark + PASSED_BY, "the kernel passed its mark");
+        ensure!(kills()? == kills_before, "somebody was killed");
+        superuser_works().context("the superuser's objects")?;
     }
+    Ok(())
+}
+
+/// Pages that the kernel has, and its mark; `None` on a system that has none.
+fn kernel_pages() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/skerry/memory").ok()?;
+    let mut words = text.split_whitespace();
+    let mut after = |name| {
+        words.find(|word| *word == name)?;
+        words.next()?.parse().ok()
+    };
+    Some((after("kernel")?, after("mark")?))
+}
+
+/// Processes that were killed for want of memory so far.
+fn kills() -> Result<u64> {
+    let text = fs::read_to_string("/proc/vmstat")?;
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    Ok(count.context("no oom_kill in /proc/vmstat")?.parse()?)
+}
+
+/// Makes a few objects of the kinds that ordinary users are refused.
+fn superuser_works() -> Result<()> {
+    let (reader, mut writer) = io::pipe().context("a pipe")?;
+    writer
+        .write_all(&BYTES[..PAGE])
+        .context("bytes in a pipe")?;
+    let (mut one, two) = UnixStream::pair().context("a pair of sockets")?;
+    one.write_all(&BYTES).context("bytes in a socket")?;
+    let name = format!("{DIRECTORY}/superuser");
+    fs::write(&name, b"x").context("a file")?;
+    fs::remove_file(&name)?;
+    let child = fork_and_pause();
+    ensure!(child > 0, "a process: {child}");
+    call!(SYS_kill, child, libc::SIGKILL);
+    call!(
+        SYS_wait4,
+        child,
+        ptr::null_mut::<i32>(),
+        0,
+        ptr::null_mut::<u8>()
+    );
+    drop((reader, two));
+    Ok(())
+}
+
+/// Last words of a process, in a page of its own: at the kernel's mark an ordinary user gets no
+/// bytes into a pipe.
+struct Report(*mut Ended);
+
+/// The objects of a process, and the error that ended them; none at first.
+struct Ended {
+    count: AtomicI64,
+    error: AtomicI32,
+}
+
+impl Report {
+    fn new() -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(ptr::null_mut(), PAGE, access, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let report = Self(at.cast());
+        report.ended().count.store(-1, Ordering::Relaxed);
+        Ok(report)
+    }
+
+    fn ended(&self) -> &Ended {
+        // SAFETY: mapped by `new`, until this is dropped; zeros are one.
+        unsafe { &*self.0 }
+    }
+
+    /// In words; `None` if the process has said nothing.
+    fn text(&self) -> Option<String> {
+        let count = self.ended().count.load(Ordering::Acquire);
+        let error = self.ended().error.load(Ordering::Relaxed);
+        let error = io::Error::from_raw_os_error(error);
+        (count >= 0).then(|| format!("{count} objects, {error}"))
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nothing refers to it any more.
+        unsafe { libc::munmap(self.0.cast(), PAGE) };
+    }
+}
+
+/// Has a process make objects, say why it does not go on, and wait to be killed. What it has said;
+/// `None` if it was killed before.
+fn start(make: Make) -> io::Result<(pid_t, Option<String>)> {
+    let report = Report::new()?;
+    let (mut alive, lives) = io::pipe()?;
+    // SAFETY: this process has one thread; the child ends without returning.
+    let child = checked(unsafe { libc::fork() })?;
+    if child == 0 {
+        drop(alive);
+        let (count, error) = grow(make);
+        let ended = report.ended();
+        ended.error.store(error, Ordering::Relaxed);
+        ended.count.store(count as i64, Ordering::Release);
+        drop(lives);
+        pause()
+    }
+    drop(lives);
+    alive.read_to_end(&mut Vec::new())?;
+    Ok((child, report.text()))
 }
 
 /// Makes objects as an ordinary user; how many it were, and the error that ended it.

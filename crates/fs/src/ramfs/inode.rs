@@ -13,6 +13,7 @@ use super::{
     Attr, ENTRY_BYTES, InodeData, MAX_LINKS, MAX_SIZE, PAGE_SIZE, RamInode, SealedChange,
     XATTRS_MAX,
 };
+use crate::charge;
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
@@ -150,7 +151,7 @@ impl Inode for RamInode {
         if inode.attr.lock().nlink >= MAX_LINKS {
             return Err(Errno::EMLINK);
         }
-        if !vm::has_room(ENTRY_BYTES) {
+        if !charge::has_room(ENTRY_BYTES) {
             return Err(Errno::ENOSPC);
         }
         dir.reserve()?;
@@ -430,7 +431,7 @@ impl Inode for RamInode {
         if taken + name.len() + value.len() > XATTRS_MAX {
             return Err(Errno::ENOSPC);
         }
-        if !vm::has_room(value.len()) {
+        if !charge::has_room(value.len()) {
             return Err(Errno::ENOSPC);
         }
         let value = fallible::copy_of(value).map_err(|_| Errno::ENOSPC)?;

@@ -26,6 +26,7 @@ pub use options::Options;
 use pages::Contents;
 use task::{Mutex, Once};
 
+use crate::charge;
 use crate::inode::keeps_setid_bits;
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::pipe::Pipe;
@@ -88,7 +89,7 @@ impl RamFsInfo {
     /// # Errors
     /// `ENOSPC`, also if memory is short.
     fn charge_inode(&self) -> Result<()> {
-        if !vm::has_room(INODE_BYTES) {
+        if !charge::has_room(INODE_BYTES) {
             return Err(Errno::ENOSPC);
         }
         let fits = |used: u64| (used < self.file_limit.load(Ordering::Relaxed)).then_some(used + 1);

@@ -21,7 +21,7 @@ use lfmutex::Once;
 use slab::poison;
 
 use super::frame::Frame;
-use super::{TOTAL, direct, percpu, reclaim};
+use super::{TOTAL, direct, high_mark, percpu, reclaim};
 use crate::BootToken;
 use crate::irq::Hook;
 
@@ -248,7 +248,9 @@ fn new_budget(budget: &AtomicU64) -> bool {
 
 /// Gives a CPU a new budget. Returns the frames that are free above the kernel's share.
 fn refill_budget(budget: &AtomicU64) -> u64 {
-    let above = allocator().free_frames().saturating_sub(kernels_share());
+    let free = allocator().free_frames();
+    high_mark::look(free);
+    let above = free.saturating_sub(kernels_share());
     // All CPUs' budgets together are less than what there is.
     let pages = above.saturating_sub(programs_share()) / (2 * percpu::all().len() as u64);
     budget.store(pages.min(MAX_BUDGET), Ordering::Relaxed);

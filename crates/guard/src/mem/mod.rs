@@ -12,6 +12,7 @@
 //! | `heap` | the kernel heap |
 //! | `pieces` | objects of several pages where memory is in pieces |
 //! | `reclaim` | memory back from caches when it is short |
+//! | `high_mark` | the most memory that the kernel takes for unprivileged programs |
 //! | `shortage` | what the kernel's allocations do when its share is nearly used up |
 //! | `grant` | memory on its way to another instance and back |
 
@@ -22,6 +23,7 @@ mod early;
 pub(crate) mod frame;
 pub(crate) mod grant;
 pub(crate) mod heap;
+pub(crate) mod high_mark;
 #[cfg(not(target_os = "none"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "set up by tests only"))]
 pub(crate) mod host;
@@ -50,6 +52,7 @@ use early::{Bump, Holes};
 pub use frame::Frame;
 pub use grant::{Scrub, Scrubbing};
 pub use heap::heap_objects;
+pub use high_mark::has_kernel_room;
 pub use large::LargePage;
 pub use page::Page;
 use phys::PhysAddr;
@@ -58,7 +61,7 @@ pub use shortage::{Shortage, is_reserve_touched, set_shortage_handlers};
 
 use crate::paging::build::{self, ImageLayout, Plan, Run, Shared};
 use crate::paging::{TableView, kernel};
-use crate::role;
+use crate::{role, stack};
 
 /// Page tables in force when `init` is called.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +92,12 @@ pub struct MemStats {
     pub kernel: u64,
     /// The heap's part of `kernel`.
     pub heap: u64,
+    /// The kernel stacks' part of `kernel`, those kept for reuse included.
+    pub stacks: u64,
+    /// The part of `kernel` that is page tables of programs.
+    pub tables: u64,
+    /// The number that `kernel` is to stay below, for all that unprivileged programs ask for.
+    pub kernel_mark: u64,
     /// Granted to other instances (supervisor only).
     pub granted: u64,
     /// Lost for good, because another instance may still use them (supervisor only).
@@ -141,13 +150,15 @@ pub fn stats() -> MemStats {
     let total = total_frames();
     let (free, user) = (alloc::free_frames(), refcount::pages());
     let (granted, leaked) = grant::counts();
-    let kernel = total.saturating_sub(free + user + granted + leaked);
     MemStats {
         total,
         free,
         user,
-        kernel,
+        kernel: high_mark::kernel_frames(free),
         heap: heap::frames(),
+        stacks: stack::frames(),
+        tables: high_mark::tables(),
+        kernel_mark: high_mark::mark(),
         granted,
         leaked,
     }
@@ -279,6 +290,7 @@ pub(crate) unsafe fn init(
             frames.add(run.start, run.end - run.start, 0);
         });
     }
+    high_mark::init(descriptor, frames.free_frames());
     alloc::init(frames);
     reclaim::init();
     fallible::set_shortage_probe(is_reserve_touched);

@@ -21,6 +21,8 @@ pub(crate) struct CpuCache {
     pub(super) pages: AtomicU64,
     /// Frames taken by the heap minus frames given back by way of this CPU, modulo 2^64.
     pub(super) heap: AtomicU64,
+    /// Page tables of programs made minus freed by way of this CPU, modulo 2^64.
+    pub(super) tables: AtomicU64,
     /// Free small objects.
     pub(super) magazines: slab::Magazines,
 }

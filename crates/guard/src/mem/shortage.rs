@@ -35,20 +35,23 @@ pub enum Shortage {
 }
 
 static MAY_USE_RESERVE: Hook<fn() -> bool> = Hook::new();
+static MAY_PASS_MARK: Hook<fn() -> bool> = Hook::new();
 static WAIT: Hook<fn(Shortage) -> bool> = Hook::new();
 
 /// Sets what threads do while memory is short; before that nobody waits. The functions are called
 /// with locks held.
 ///
-/// `may_use_reserve`: whether the calling thread may take from the reserve. `wait`: has memory
-/// freed and waits for it, for a bounded time; `false` if waiting is of no use, or not for this
-/// thread.
+/// `may_use_reserve`: whether the calling thread may take from the reserve. `may_pass_mark`:
+/// whether the kernel may take memory for it beyond its high mark. `wait`: has memory freed and
+/// waits for it, for a bounded time; `false` if waiting is of no use, or not for this thread.
 pub fn set_shortage_handlers(
     _: &BootToken,
     may_use_reserve: fn() -> bool,
+    may_pass_mark: fn() -> bool,
     wait: fn(Shortage) -> bool,
 ) {
     MAY_USE_RESERVE.set(may_use_reserve);
+    MAY_PASS_MARK.set(may_pass_mark);
     WAIT.set(wait);
 }
 
@@ -91,6 +94,10 @@ fn may_take_slowly() -> bool {
 
 fn may_use_reserve() -> bool {
     MAY_USE_RESERVE.get().is_none_or(|may| may())
+}
+
+pub(super) fn may_pass_mark() -> bool {
+    MAY_PASS_MARK.get().is_none_or(|may| may())
 }
 
 fn wait(shortage: Shortage) -> bool {

@@ -17,7 +17,7 @@ use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
 use crate::mem::page::Page;
 use crate::mem::phys::{self, PhysAddr};
-use crate::mem::{LargePage, large};
+use crate::mem::{LargePage, high_mark, large};
 
 static MAPPED: AtomicU64 = AtomicU64::new(0);
 static SPLITS: AtomicU64 = AtomicU64::new(0);
@@ -49,12 +49,19 @@ impl SpareTables {
             return false;
         }
         blocks.push(block);
+        high_mark::count_table();
         MAPPED.fetch_add(1, Ordering::Relaxed);
         true
     }
 
-    /// Takes back what was set aside for an entry that is no more.
-    pub(super) fn take(&self) -> Block {
+    /// Frees what was set aside for an entry that is no more.
+    pub(super) fn give_back(&self) {
+        high_mark::uncount_tables(1);
+        drop(self.take());
+    }
+
+    /// Takes what was set aside for an entry, which counts as a table already.
+    fn take(&self) -> Block {
         MAPPED.fetch_sub(1, Ordering::Relaxed);
         self.0
             .lock()
@@ -65,7 +72,9 @@ impl SpareTables {
 
 impl Drop for SpareTables {
     fn drop(&mut self) {
-        MAPPED.fetch_sub(self.0.get_mut().len() as u64, Ordering::Relaxed);
+        let count = self.0.get_mut().len() as u64;
+        high_mark::uncount_tables(count);
+        MAPPED.fetch_sub(count, Ordering::Relaxed);
     }
 }
 

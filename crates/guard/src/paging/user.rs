@@ -25,7 +25,7 @@ use crate::mem::frame::Frame;
 use crate::mem::heap::try_box;
 use crate::mem::page::Page;
 use crate::mem::phys::{self, PhysAddr};
-use crate::mem::{LargePage, shortage};
+use crate::mem::{LargePage, high_mark, shortage};
 
 /// Rights of a program to a page, besides reading it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -193,6 +193,10 @@ impl PageTable {
             user_root.as_ref().map(|root| phys::of(root.first())),
         ))?;
         let (root, user_root) = (root.into_raw(), user_root.map(Block::into_raw));
+        [Some(root), user_root]
+            .iter()
+            .flatten()
+            .for_each(|_| high_mark::count_table());
         // SAFETY: fresh frames that are tables from now on.
         unsafe {
             kernel::link(TableView::Direct.table(root));
@@ -362,9 +366,12 @@ impl PageTable {
                         // SAFETY: the entry held one reference to each frame and is gone.
                         each(va, Unmapped::Large(unsafe { LargePage::from_frame(first) }));
                     }
-                    // SAFETY: `page_table` made it from a block of order 0; no entry leads to it
-                    // any more, and no CPU remembers one.
-                    Removed::Table(frame) => drop(unsafe { Block::from_raw(frame, 0) }),
+                    Removed::Table(frame) => {
+                        high_mark::uncount_tables(1);
+                        // SAFETY: `page_table` made it from a block of order 0; no entry leads to
+                        // it any more, and no CPU remembers one.
+                        drop(unsafe { Block::from_raw(frame, 0) });
+                    }
                 }
             }
         }
@@ -390,7 +397,7 @@ impl PageTable {
                     }
                     upper.set(index(va, 2), Entry::NONE);
                     batch.extend(mapped(entry).map(|first| Removed::Large(va, first)));
-                    drop(self.spares.take());
+                    self.spares.give_back();
                     next = self.next_table(table_end..range.end);
                     continue;
                 }
@@ -748,7 +755,10 @@ fn new_table(upper: &Table, slot: usize, entry: Entry) -> Result<&'static Table,
     let fresh = block.ok_or(MapError::NoMemory)?.into_raw();
     let at = phys::of(fresh);
     match upper.fill(slot, Entry::user_table(at)) {
-        Ok(()) => Ok(table(at)),
+        Ok(()) => {
+            high_mark::count_table();
+            Ok(table(at))
+        }
         Err(other) => {
             // SAFETY: taken apart above, and no entry leads to it.
             drop(unsafe { Block::from_raw(fresh, 0) });
@@ -799,28 +809,30 @@ impl Drop for PageTable {
         root.entries(0..KERNEL_HALF)
             .for_each(|(_, entry)| free_below(entry, 3));
         for root in [Some(self.root), self.user_root].into_iter().flatten() {
+            high_mark::uncount_tables(1);
             // SAFETY: `new` made it from a block of order 0; nobody uses it any more.
             drop(unsafe { Block::from_raw(root, 0) });
         }
     }
 }
 
-/// Frees what an entry of a dead table leads to: a table of `level`, or a page if it is 0.
+/// Frees what an entry of a dead table leads to: a table of `level`, 1 to 3, or a large page.
 fn free_below(entry: Entry, level: usize) {
     let Some(frame) = mapped(entry) else { return };
     if entry.flags().contains(Bits::LARGE) {
         // SAFETY: the entry held one reference to each frame, and is never looked at again.
         return drop(unsafe { LargePage::from_frame(frame) });
     }
-    if level == 0 {
-        // SAFETY: the entry held this reference, and is never looked at again.
-        drop(unsafe { Page::from_frame(frame) });
-        return;
+    let below = table(entry.address()).entries(0..ENTRIES);
+    if level == 1 {
+        below
+            .filter_map(|(_, entry)| mapped(entry))
+            // SAFETY: the entry held this reference, and is never looked at again.
+            .for_each(|frame| drop(unsafe { Page::from_frame(frame) }));
+    } else {
+        below.for_each(|(_, entry)| free_below(entry, level - 1));
     }
-    let below = table(entry.address());
-    below
-        .entries(0..ENTRIES)
-        .for_each(|(_, entry)| free_below(entry, level - 1));
+    high_mark::uncount_tables(1);
     // SAFETY: `page_table` made it from a block of order 0, and only the dead entry led to it.
     drop(unsafe { Block::from_raw(frame, 0) });
 }

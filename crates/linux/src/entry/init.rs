@@ -61,18 +61,24 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     user::set_fault_handler(boot, user_loop::handle_kernel_fault);
     fs::tty::set_job_control(Arc::new(TtyJobControl));
     fs::set_keeps_setid_bits(setuid::keeps_setid_bits);
-    fs::charge::set_unlimited(is_unlimited);
+    fs::charge::set_unlimited(is_superuser);
     fs::sigio::set_sender(Arc::new(SigioSender));
     net::set_credentials_provider(socket::caller_ucred, socket::groups);
     net::netlink::set_taskstats_provider(taskstats::taskstats);
     net::set_timer_scheduler(timer_queue::schedule_for_socket);
     timer_queue::start();
-    oom::init(boot);
+    oom::init(boot, may_pass_mark);
 }
 
-/// Limits of the whole system do not concern kernel threads and the superuser.
-fn is_unlimited() -> bool {
+/// Whether the calling thread is the superuser's or the kernel's: limits of the whole system do not
+/// concern it.
+fn is_superuser() -> bool {
     crate::current_task().is_none_or(|task| task.cred().has_sys_admin())
+}
+
+/// Whether the kernel may take memory for the calling thread beyond its high mark.
+fn may_pass_mark() -> bool {
+    is_superuser() || oom::may_use_reserve()
 }
 
 /// Starts process 1 with these descriptors 0 to 2. When this returns it is running. With the word

@@ -33,7 +33,7 @@ const MAX_QUEUE_BYTES: u64 = 1 << 20;
 pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
     let ipc = task.ipc();
     let make = |owner, _: &_| {
-        if !vm::has_room(size_of::<MsgQueue>()) {
+        if !fs::charge::has_room(size_of::<MsgQueue>()) {
             return Err(Errno::ENOSPC);
         }
         let info = MsqidDs {
@@ -87,7 +87,7 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: UserAddr, size: usize, flags: u32)
     if id < 0 || kind < 1 || size > task.ipc().limits.message.size() {
         return Err(Errno::EINVAL);
     }
-    if !vm::has_room(size + size_of::<Message>()) {
+    if !fs::charge::has_room(size + size_of::<Message>()) {
         return Err(Errno::ENOMEM);
     }
     let mut bytes = fallible::zeroed(size)?;

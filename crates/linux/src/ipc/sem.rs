@@ -70,7 +70,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
             count: count as u64,
             unused_last: [0; 2],
         };
-        if !vm::has_room(count * size_of::<Semaphore>()) {
+        if !fs::charge::has_room(count * size_of::<Semaphore>()) {
             return Err(Errno::ENOSPC);
         }
         let mut semaphores = fallible::with_capacity(count)?;

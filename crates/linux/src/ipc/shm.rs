@@ -78,7 +78,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     if flags & SHM_HUGETLB != 0 {
         return Err(no_huge_pages(task, size, flags));
     }
-    if table.len() >= ipc.limits.segments.size() || !vm::has_room(PAGE_SIZE) {
+    if table.len() >= ipc.limits.segments.size() || !fs::charge::has_room(PAGE_SIZE) {
         return Err(Errno::ENOSPC);
     }
     let present: u64 = table

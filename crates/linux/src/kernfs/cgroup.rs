@@ -128,9 +128,11 @@ fn memory_events() -> String {
 fn memory_stat() -> String {
     let stats = mem::stats();
     format!(
-        "anon {}\nfile 0\nkernel {}\nslab {}\n",
+        "anon {}\nfile 0\nkernel {}\nkernel_stack {}\npagetables {}\nslab {}\n",
         stats.user * FRAME,
         stats.kernel * FRAME,
+        stats.stacks * FRAME,
+        stats.tables * FRAME,
         stats.heap * FRAME
     )
 }

@@ -306,6 +306,10 @@ fn node_memory() -> String {
         ("MemFree", stats.free),
         ("MemUsed", total - stats.free),
         ("AnonPages", stats.user),
+        ("KernelStack", stats.stacks),
+        ("PageTables", stats.tables),
+        ("Slab", stats.heap),
+        ("SUnreclaim", stats.heap),
     ];
     rows.iter().fold(String::new(), |mut text, (name, frames)| {
         let _ = writeln!(

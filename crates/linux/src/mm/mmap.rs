@@ -227,6 +227,7 @@ pub fn sys_mmap(
     fd: Fd,
     offset: u64,
 ) -> SysResult {
+    fs::charge::check_memory()?;
     let anonymous = flags & sys::MAP_ANONYMOUS != 0;
     if !offset.is_multiple_of(PAGE_SIZE as u64) {
         return Err(Errno::EINVAL);

@@ -64,15 +64,16 @@ pub(crate) static KILL_ALLOCATING_TASK: AtomicI32 = AtomicI32::new(0);
 /// Victims so far (`/proc/vmstat`, `memory.events`).
 static KILLS: AtomicU64 = AtomicU64::new(0);
 
-/// Starts the thread that chooses.
+/// Starts the thread that chooses. `may_pass_mark` tells whether the kernel may take memory for the
+/// calling thread beyond its high mark.
 ///
 /// # Panics
 /// If there is no memory for it: it is among the first.
-pub(crate) fn init(boot: &BootToken) {
+pub(crate) fn init(boot: &BootToken, may_pass_mark: fn() -> bool) {
     let killer = ::task::spawn("oom_killer", None, run).expect("memory at boot");
     killer.set_policy(Policy::Fifo(PRIORITY));
     KILLER.call_once(|| killer);
-    guard::mem::set_shortage_handlers(boot, may_use_reserve, wait_with_locks);
+    guard::mem::set_shortage_handlers(boot, may_use_reserve, may_pass_mark, wait_with_locks);
 }
 
 /// Number of processes that were killed for want of memory.
@@ -107,7 +108,7 @@ fn ask(invoker: Tid) -> u64 {
 
 /// Whether the calling thread may take from the kernel's reserve: it frees memory, or is not a
 /// program's, or process 1's, which ends everything.
-fn may_use_reserve() -> bool {
+pub(crate) fn may_use_reserve() -> bool {
     crate::current_task().is_none_or(|task| task.must_exit() || task.process().pid() == Pid::INIT)
 }
 

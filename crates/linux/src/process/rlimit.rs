@@ -82,13 +82,13 @@ pub(crate) fn check_size(task: &Task, inode: &dyn Inode, size: u64) -> Result<()
     }
 }
 
-/// Whether there may be one more thread, and the user may have it.
+/// Whether there may be one more thread, with the kernel's memory for it, and the user may have it.
 ///
 /// # Errors
 /// `EAGAIN`.
 pub(crate) fn check_threads(task: &Task) -> Result<(), Errno> {
     let all = process_table::thread_count();
-    if all >= rlimit::max_threads() {
+    if all >= rlimit::max_threads() || !guard::mem::has_kernel_room() {
         return Err(Errno::EAGAIN);
     }
     let limit = task.process().limits.lock()[Resource::Processes].soft;

@@ -77,7 +77,9 @@ fn queued_by_all() -> usize {
 /// once, and be so many too many.
 pub(crate) fn room_in_queues(process: &Process) -> Room {
     let limit = process.limits.lock()[Resource::PendingSignals].soft_size();
-    if queued_by_all() < limit || queued_by_user(process.credentials().user.real) < limit {
+    let has_room =
+        queued_by_all() < limit || queued_by_user(process.credentials().user.real) < limit;
+    if has_room && guard::mem::has_kernel_room() {
         Room::There
     } else {
         Room::UsedUp

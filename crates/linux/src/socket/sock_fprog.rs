@@ -35,6 +35,7 @@ pub(crate) fn read_program(
         return Err(Errno::EINVAL);
     }
     let from = UserPtr::<Instruction>::new(header.code.into());
+    fs::charge::check_memory()?;
     let mut code = fallible::with_capacity(header.length.into())?;
     for i in 0..header.length.into() {
         code.push(from.add(i).read()?);

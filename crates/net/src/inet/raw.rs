@@ -22,6 +22,7 @@ use super::option_table::{IP, IPV6};
 use super::options;
 use super::stack::InetStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
+use crate::socket::message;
 use crate::socket::socket_list::SocketList;
 use crate::socket::{caller_groups, caller_ucred};
 use crate::{Address, Caller, MsgFlags, OptionAccess, OutgoingMessage, Socket, SocketType};
@@ -235,7 +236,7 @@ impl RawSocket {
     /// An echo request as it goes out: with the socket's number.
     fn echo_request(&self, data: &[u8]) -> Result<Vec<u8>> {
         let kind = if self.is_v4() { ECHO.0 } else { ECHO6.0 };
-        let mut message = fallible::copy_of(data)?;
+        let mut message = message::copy_of(data)?;
         let header = message.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
         if header[..2] != [kind, 0] {
             return Err(Errno::EINVAL);
@@ -433,7 +434,7 @@ impl DatagramProtocol for RawSocket {
             data: if self.is_ping {
                 self.echo_request(message.data)?
             } else {
-                fallible::copy_of(message.data)?
+                message::copy_of(message.data)?
             },
         };
         self.receiver

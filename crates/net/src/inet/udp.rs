@@ -24,6 +24,7 @@ use super::{frame, ip, options};
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
 use crate::socket::error_queue::{ErrorQueueEntry, ExtendedError};
+use crate::socket::message;
 use crate::socket::socket_list::SocketList;
 use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
 
@@ -443,7 +444,7 @@ impl DatagramProtocol for UdpSocket {
             tos: sends.traffic_class as u8,
             timestamp_ns: 0,
             drops: 0,
-            data: fallible::copy_of(message.data)?,
+            data: message::copy_of(message.data)?,
         };
         self.receiver
             .queue_tx_timestamps(&message.control, || frame::frame(&datagram));

@@ -129,8 +129,11 @@ impl ByteStream {
     /// Puts bytes behind the others.
     ///
     /// # Errors
-    /// `ENOMEM`.
+    /// `ENOMEM`, `ENOBUFS`.
     pub(crate) fn append(&mut self, data: &[u8]) -> Result<()> {
+        if !vm::has_kernel_room() && self.bytes.capacity() - self.bytes.len() < data.len() {
+            return Err(Errno::ENOBUFS);
+        }
         self.bytes.try_extend(data)?;
         self.charged_bytes += data.len();
         Ok(())

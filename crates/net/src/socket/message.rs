@@ -82,6 +82,15 @@ impl WaitPolicy {
     }
 }
 
+/// A copy of a message's bytes, which wait to be received.
+///
+/// # Errors
+/// `ENOBUFS` beyond the kernel's high mark, `ENOMEM`.
+pub(crate) fn copy_of(data: &[u8]) -> Result<Vec<u8>> {
+    fs::charge::check_memory().map_err(|_| Errno::ENOBUFS)?;
+    fallible::copy_of(data)
+}
+
 /// A message that is sent in one call.
 pub struct OutgoingMessage<'a> {
     /// The bytes.

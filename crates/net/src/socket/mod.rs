@@ -10,7 +10,7 @@ pub(crate) mod endpoint;
 pub(crate) mod error_queue;
 pub(crate) mod extended_options;
 pub(crate) mod interface;
-mod message;
+pub(crate) mod message;
 mod options;
 mod scm;
 pub(crate) mod socket_list;

@@ -13,6 +13,7 @@ use super::UnixSocket;
 use super::endpoint::{UnixEndpoint, UnixMessage, UnixQueue};
 use crate::socket::byte_stream::{ConnectedStream, Senders};
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::message;
 use crate::socket::{PeekedRights, ScmRights, caller_ucred};
 use crate::{
     Address, MsgFlags, OutgoingMessage, ReceivedMessage, SocketType, Ucred, UnixName, WaitPolicy,
@@ -234,7 +235,7 @@ impl UnixSocket {
     ) -> Result<UnixMessage> {
         let from = (self.socket_type == SocketType::Datagram).then(|| self.endpoint.clone());
         Ok(UnixMessage {
-            data: fallible::copy_of(message.data)?,
+            data: message::copy_of(message.data)?,
             from,
             credentials,
             rights: message.rights.take(),
