@@ -20,6 +20,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("net-admin-time-of-the-last-message", last_message),
     ("net-admin-files-about-the-network", files),
     ("net-admin-memory-of-sockets", memory_of_sockets),
+    ("net-admin-memory-has-limits", memory_has_limits),
 ];
 
 const SIOCGSTAMP: libc::c_ulong = 0x8906;
@@ -306,5 +307,85 @@ fn memory_of_sockets() -> Result<()> {
         let waited = begin.elapsed();
         ensure!(waited < PATIENCE, "it stays: {before:?}, {after:?}");
         std::thread::yield_now();
+    }
+}
+
+/// All sockets of a protocol together have no more memory than its limits say.
+fn memory_has_limits() -> Result<()> {
+    let plenty = [wait_in_datagrams()?, wait_in_streams()?];
+    let limits = [
+        Changed::new("ipv4/udp_mem", "1 1 1")?,
+        Changed::new("ipv4/tcp_mem", "1 1 1")?,
+    ];
+    let few = [wait_in_datagrams()?, wait_in_streams()?];
+    drop(limits);
+    // Linux counts a megabyte less for each processor.
+    for protocol in 0..2 {
+        ensure!(
+            few[protocol] * 2 < plenty[protocol],
+            "{few:?} of {plenty:?}"
+        );
+    }
+    let again = wait_in_datagrams()?;
+    ensure!(again == plenty[0], "{again} of {plenty:?}");
+    Ok(())
+}
+
+/// Sends datagrams to many sockets that do not receive; how many bytes they have then.
+fn wait_in_datagrams() -> Result<usize> {
+    const SOCKETS: usize = 128;
+    const EACH: usize = 12;
+    let mut bytes = [7; 8192];
+    let sockets: Vec<UdpSocket> = (0..SOCKETS)
+        .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
+        .collect::<io::Result<_>>()?;
+    for socket in &sockets {
+        socket.set_nonblocking(true)?;
+        for _ in 0..EACH {
+            ensure!(
+                socket.send_to(&bytes, socket.local_addr()?)? == bytes.len(),
+                "a sender hears of what is lost"
+            );
+        }
+    }
+    let mut all = 0;
+    for socket in &sockets {
+        while let Ok(more) = socket.recv(&mut bytes) {
+            all += more;
+        }
+    }
+    Ok(all)
+}
+
+/// Writes to many connections whose peers do not read; how many bytes they take.
+fn wait_in_streams() -> Result<usize> {
+    const PAIRS: usize = 64;
+    const BUFFER: i32 = 65_536;
+    let bytes = [7; 8192];
+    let (mut all, mut pairs) = (0, Vec::new());
+    for _ in 0..PAIRS {
+        let (near, far) = pair()?;
+        near.set_nonblocking(true)?;
+        set(
+            &near.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUF,
+            &BUFFER.to_ne_bytes(),
+        )?;
+        all += loop_until_full(&near, &bytes)?;
+        pairs.push((near, far));
+    }
+    Ok(all)
+}
+
+/// Writes until there is no room; how many bytes there was room for.
+fn loop_until_full(mut to: &TcpStream, bytes: &[u8]) -> Result<usize> {
+    let mut all = 0;
+    loop {
+        match io::Write::write(&mut to, bytes) {
+            Ok(more) => all += more,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(all),
+            Err(error) => return Err(error.into()),
+        }
     }
 }

@@ -83,10 +83,14 @@ impl IpcNamespace {
 /// Namespaces of process 1.
 pub(crate) fn initial() -> &'static Namespaces {
     static FIRST: Once<Namespaces> = Once::new();
-    FIRST.call_once(|| Namespaces {
-        uts: Arc::new(UtsNamespace::initial()),
-        ipc: Arc::new(IpcNamespace::new(NamespaceKind::Ipc.initial_number())),
-        net: Stack::new(Arc::new(Loopback)),
+    FIRST.call_once(|| {
+        let net = Stack::new(Arc::new(Loopback));
+        net.sysctls().scale(guard::mem::total_frames());
+        Namespaces {
+            uts: Arc::new(UtsNamespace::initial()),
+            ipc: Arc::new(IpcNamespace::new(NamespaceKind::Ipc.initial_number())),
+            net,
+        }
     })
 }
 

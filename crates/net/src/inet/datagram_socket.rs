@@ -19,6 +19,7 @@ use super::options;
 use crate::socket::ControlMessage;
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::memory::{BufferMemory, Transport};
 use crate::{
     Address, Caller, MsgFlags, OptionAccess, OutgoingMessage, ReceivedMessage, Socket,
     SocketMemory, SocketOps, SocketOptions, SocketType, WaitPolicy,
@@ -33,6 +34,8 @@ pub(super) struct DatagramQueue {
     datagrams: VecDeque<Datagram>,
     /// The bytes of the receiver's buffer they take up.
     charged_bytes: usize,
+    /// The memory for them.
+    memory: BufferMemory,
     closed: bool,
 }
 
@@ -51,6 +54,13 @@ impl DatagramReceiver {
             options,
             drops: AtomicU64::new(0),
         }
+    }
+
+    /// The receiving side of a socket of UDP.
+    pub(super) fn of_udp(stack: &Arc<CoreStack>) -> Self {
+        let receiver = Self::new(stack.clone());
+        receiver.endpoint.queue.lock().memory = BufferMemory::new(stack.clone(), Transport::Udp);
+        receiver
     }
 
     /// Error, data: whoever waits for either looks again.
@@ -100,8 +110,9 @@ impl DatagramReceiver {
                 return;
             }
             let cost = datagram.data.len() + DATAGRAM_OVERHEAD;
-            if queue.charged_bytes + cost > self.options.receive_buffer() && queue.charged_bytes > 0
-            {
+            let charged = queue.charged_bytes;
+            let is_full = charged > 0 && charged + cost > self.options.receive_buffer();
+            if is_full || !queue.memory.covers(charged + cost) {
                 self.drops.fetch_add(1, Ordering::Relaxed);
                 return;
             }
@@ -135,6 +146,8 @@ impl DatagramReceiver {
                 queue.charged_bytes -= taken
                     .as_ref()
                     .map_or(0, |d| d.data.len() + DATAGRAM_OVERHEAD);
+                let charged = queue.charged_bytes;
+                queue.memory.trim(charged);
                 taken
             };
             match found {

@@ -11,7 +11,6 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use fallible::{Pieces, Text};
 use linux_raw_sys::net;
-use vm::PAGE_SIZE;
 
 use super::datagram_socket::DatagramProtocol;
 use super::inet_socket::{Family, InetSocket};
@@ -21,6 +20,7 @@ use super::tcp::{TcpSocket, TcpState};
 use super::tcp_info::tcp_info;
 use super::udp::UdpSocket;
 use crate::SocketOps;
+use crate::socket::memory::Transport;
 
 const TCP: i32 = net::IPPROTO_TCP as i32;
 const UDP: i32 = net::IPPROTO_UDP as i32;
@@ -425,27 +425,22 @@ pub fn snmp(stack: &InetStack) -> String {
 /// pages for each; a connection that has ended stays nobody's.
 #[must_use]
 pub fn sockstat(stack: &InetStack) -> String {
-    let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE);
-    let tcp = stack.tcp.sockets.all();
-    let tcp_pages: usize = tcp
-        .iter()
-        .map(|socket| pages(socket.send_queue_bytes() + socket.receive_queue_bytes()))
-        .sum();
-    let (mut udp, mut udp_lite, mut udp_pages) = (0, 0, 0);
+    let [tcp_pages, udp_pages] =
+        [Transport::Tcp, Transport::Udp].map(|protocol| stack.core.memory(protocol).pages());
+    let (mut udp, mut udp_lite) = (0, 0);
     for socket in stack.udp.sockets.all() {
         *if socket.is_lite() {
             &mut udp_lite
         } else {
             &mut udp
         } += 1;
-        udp_pages += pages(socket.receiver().charged_bytes());
     }
     format!(
         "sockets: used {used}\nTCP: inuse {tcp} orphan 0 tw 0 alloc {tcp} mem {tcp_pages}\n\
          UDP: inuse {udp} mem {udp_pages}\nUDPLITE: inuse {udp_lite}\nRAW: inuse {raw}\n\
          FRAG: inuse 0 memory 0\n",
         used = census::Socket::count(),
-        tcp = tcp.len(),
+        tcp = stack.tcp.sockets.len(),
         raw = stack.raw.sockets.len(),
     )
 }

@@ -159,7 +159,7 @@ impl UdpSocket {
             _counted: census::Udp::default(),
             common,
             protocol,
-            receiver: DatagramReceiver::new(stack.core.clone()),
+            receiver: DatagramReceiver::of_udp(&stack.core),
             state: Mutex::default(),
             peer: Mutex::new(None),
             corked: Corked::default(),

@@ -11,6 +11,7 @@ use fs::poll::Events;
 
 use super::credentials::Ucred;
 use super::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use super::memory::BufferMemory;
 use super::message::{MsgFlags, OutgoingMessage, ReceivedMessage, WaitPolicy};
 use super::scm::{PeekedRights, ScmRights};
 
@@ -47,6 +48,8 @@ pub struct ByteStream {
     pub(crate) urgent: Option<UrgentByte>,
     /// The bytes that count against the sender's buffer.
     pub(crate) charged_bytes: usize,
+    /// The memory for them.
+    pub(crate) memory: BufferMemory,
     /// The socket is gone.
     pub(crate) closed: bool,
 }
@@ -111,6 +114,7 @@ impl ByteStream {
         }
         self.read_offset += bytes as u64;
         self.charged_bytes -= bytes;
+        self.memory.trim(self.charged_bytes);
     }
 
     /// Drops the first bytes, as many as there are, of which the peer has said that it has them.
@@ -126,17 +130,33 @@ impl ByteStream {
             .filter(|urgent| urgent.position >= self.read_offset);
     }
 
-    /// Puts bytes behind the others.
+    /// How many of so many bytes there is memory for, by the limits of the protocol.
+    #[inline]
+    pub(crate) fn cover(&mut self, more: usize) -> usize {
+        self.memory.cover(self.charged_bytes, more)
+    }
+
+    /// Puts bytes behind the others, for which [`Self::cover`] has found memory.
     ///
     /// # Errors
     /// `ENOMEM`, `ENOBUFS`.
     pub(crate) fn append(&mut self, data: &[u8]) -> Result<()> {
-        if !vm::has_kernel_room() && self.bytes.capacity() - self.bytes.len() < data.len() {
-            return Err(Errno::ENOBUFS);
+        if self.bytes.capacity() - self.bytes.len() < data.len() {
+            self.append_slow(data)?;
+        } else {
+            self.bytes.extend(data);
         }
-        self.bytes.try_extend(data)?;
         self.charged_bytes += data.len();
         Ok(())
+    }
+
+    /// Puts bytes behind the others where the buffer must grow.
+    #[inline(never)]
+    fn append_slow(&mut self, data: &[u8]) -> Result<()> {
+        if !vm::has_kernel_room() {
+            return Err(Errno::ENOBUFS);
+        }
+        self.bytes.try_extend(data)
     }
 
     /// The last byte is urgent. One that the receiver stands at and has received is not in its way
@@ -340,7 +360,10 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                     Ok(room) => room,
                     Err(error) => return Some(Err(error)),
                 };
-                let n = room.min(data.len() - done);
+                let n = queue.cover(room.min(data.len() - done));
+                if n == 0 {
+                    return None;
+                }
                 let start = queue.read_offset + queue.bytes.len() as u64;
                 // Another sender may follow each byte.
                 if queue.scm_segments.try_reserve(1).is_err() {
@@ -418,7 +441,8 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         {
             let mut queue = self.peer.queue.lock();
             let queue = queue.as_mut();
-            if queue.closed || self.send_limit < queue.charged_bytes + data.len() {
+            let then = queue.charged_bytes + data.len();
+            if queue.closed || self.send_limit < then || !queue.memory.covers(then) {
                 return None;
             }
             queue.append(data).ok()?;

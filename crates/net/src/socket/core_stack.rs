@@ -4,6 +4,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use super::interface::{Interface, Interfaces};
+use super::memory::{ProtocolMemory, Transport};
 use super::sysctl::Sysctls;
 use super::tap::{PacketTap, PacketTaps};
 
@@ -13,6 +14,8 @@ pub struct CoreStack {
     /// The values below `/proc/sys/net`.
     pub sysctls: Sysctls,
     pub(crate) taps: PacketTaps,
+    tcp_memory: ProtocolMemory,
+    udp_memory: ProtocolMemory,
 }
 
 impl CoreStack {
@@ -21,7 +24,17 @@ impl CoreStack {
             interfaces,
             sysctls: Sysctls::new(),
             taps: PacketTaps::default(),
+            tcp_memory: ProtocolMemory::default(),
+            udp_memory: ProtocolMemory::default(),
         })
+    }
+
+    /// The memory of all sockets of a protocol.
+    pub(crate) fn memory(&self, protocol: Transport) -> &ProtocolMemory {
+        match protocol {
+            Transport::Tcp => &self.tcp_memory,
+            Transport::Udp => &self.udp_memory,
+        }
     }
 
     /// The interfaces, in the order of their numbers.

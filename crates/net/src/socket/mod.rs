@@ -10,6 +10,7 @@ pub(crate) mod endpoint;
 pub(crate) mod error_queue;
 pub(crate) mod extended_options;
 pub(crate) mod interface;
+pub(crate) mod memory;
 pub(crate) mod message;
 mod options;
 mod scm;

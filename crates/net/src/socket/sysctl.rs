@@ -10,6 +10,8 @@ use abi::errno::Errno;
 use fs::Result;
 use task::Mutex;
 
+use super::memory::Transport;
+
 /// The most numbers of one setting.
 const MAX_VALUES: usize = 3;
 const INT_MAX: i64 = i32::MAX as i64;
@@ -99,6 +101,22 @@ impl Sysctl {
         [self.value(0), self.value(1)]
     }
 
+    /// Three limits.
+    pub(crate) fn limits(&self) -> [usize; 3] {
+        [0, 1, 2].map(|place| usize::try_from(self.value(place)).unwrap_or(0))
+    }
+
+    /// Sets three limits, of which the middle one is this, as Linux derives the others.
+    fn scale(&self, middle: u64) {
+        let middle = i64::try_from(middle)
+            .unwrap_or(INT_MAX)
+            .clamp(128, INT_MAX / 2);
+        let low = middle / 4 * 3;
+        for (to, value) in self.values.iter().zip([low, middle, low * 2]) {
+            to.store(value, Ordering::Relaxed);
+        }
+    }
+
     /// The one in the middle of three.
     pub(crate) fn default_size(&self) -> usize {
         usize::try_from(self.value(1)).unwrap_or(0)
@@ -168,7 +186,7 @@ impl Sysctl {
 }
 
 /// Sysctls that nothing here depends on.
-static STORED: [Definition; 24] = [
+static STORED: [Definition; 23] = [
     Definition::integer("core/netdev_max_backlog", 1000, 0, INT_MAX),
     Definition::integer("core/netdev_budget", 300, 0, INT_MAX),
     Definition::integer("core/busy_poll", 0, 0, INT_MAX),
@@ -192,14 +210,6 @@ static STORED: [Definition; 24] = [
     Definition::boolean("ipv4/tcp_slow_start_after_idle", 1),
     Definition::boolean("ipv4/tcp_no_metrics_save", 0),
     Definition::integer("ipv4/tcp_notsent_lowat", -1, -1, INT_MAX),
-    Definition::vector(
-        "ipv4/udp_mem",
-        [22_000, 29_000, 44_000],
-        3,
-        0,
-        INT_MAX,
-        Order::Any,
-    ),
 ];
 
 /// Declares the sysctls that something depends on: a field each, with its definition.
@@ -246,6 +256,10 @@ sysctls! {
     tcp_rmem = Definition::vector("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, INT_MAX, Order::Any);
     /// Sizes of TCP's send buffers, bytes: least, at first, most.
     tcp_wmem = Definition::vector("ipv4/tcp_wmem", [4096, 16_384, 4_194_304], 3, 1, INT_MAX, Order::Any);
+    /// Pages that all sockets of TCP may have: freely, before there is pressure, at most.
+    tcp_mem = Definition::vector("ipv4/tcp_mem", [22_000, 29_000, 44_000], 3, 0, INT_MAX, Order::Any);
+    /// Pages that all sockets of UDP may have: freely, (not used), at most.
+    udp_mem = Definition::vector("ipv4/udp_mem", [44_000, 58_000, 88_000], 3, 0, INT_MAX, Order::Any);
     /// The first and the last of the ports that are given to who asks for none.
     ip_local_port_range = Definition::vector("ipv4/ip_local_port_range", [32_768, 60_999, 0], 2, 1, 65_535, Order::Ascending);
     /// The first port that anybody may bind.
@@ -277,6 +291,22 @@ sysctls! {
     /// The most datagrams that wait for a receiver of `AF_UNIX` that has not named their sender its
     /// peer.
     unix_max_dgram_qlen = Definition::integer("unix/max_dgram_qlen", 10, 0, INT_MAX);
+}
+
+impl Sysctls {
+    /// The limits of the memory of all sockets of a protocol, in pages.
+    pub(crate) fn memory(&self, protocol: Transport) -> &Sysctl {
+        match protocol {
+            Transport::Tcp => &self.tcp_mem,
+            Transport::Udp => &self.udp_mem,
+        }
+    }
+
+    /// Sets the limits that depend on the size of the machine, as Linux does.
+    pub fn scale(&self, pages: u64) {
+        self.tcp_mem.scale(pages / 16);
+        self.udp_mem.scale(pages / 8);
+    }
 }
 
 #[cfg(test)]

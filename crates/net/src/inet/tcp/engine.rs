@@ -13,7 +13,7 @@ use fs::Result;
 use fs::poll::{Events, PollObserver};
 use task::Once;
 
-use super::{TcpEndpoint, reset_by_peer};
+use super::{TcpEndpoint, new_endpoint, reset_by_peer};
 use crate::inet::stack::InetStack;
 use crate::socket::SocketOptions;
 use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
@@ -141,7 +141,7 @@ impl TcpBuffers {
         // Nothing that was sent has arrived as long as it is here: there is no second buffer.
         let options = SocketOptions::with_buffers(stack.core.clone(), 0, 0);
         Self {
-            unacknowledged: Arc::new(TcpEndpoint::new(Arc::new(options))),
+            unacknowledged: new_endpoint(&stack.core, options),
             socket: Once::new(),
         }
     }
@@ -214,6 +214,7 @@ impl TcpBuffers {
             }
             let window = socket.options.receive_buffer();
             let delivered = data.len().min(window.saturating_sub(queue.charged_bytes));
+            let delivered = queue.cover(delivered);
             queue.append(&data[..delivered])?;
             delivered
         };

@@ -99,8 +99,12 @@ impl FileOps for TcpSocket {
         events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
         events.set(Events::READABLE, shut(RCV_SHUTDOWN) || news);
         // As Linux does, so that whoever is told can write more than a little.
-        let room = connection.peer.endpoint.queue.lock().charged_bytes * 3
-            <= self.stream(connection).send_limit * 2;
+        let room = {
+            let mut queue = connection.peer.endpoint.queue.lock();
+            let charged = queue.charged_bytes;
+            charged * 3 <= self.stream(connection).send_limit * 2
+                && queue.memory.covers(charged + 1)
+        };
         events.set(writable, room || shut(SEND_SHUTDOWN));
         events
     }

@@ -11,7 +11,7 @@ use fs::poll::Events;
 
 use super::connect::ConnectRequest;
 use super::defer_accept::DeferredConnection;
-use super::{Connection, TcpEndpoint, TcpSocket, tap};
+use super::{Connection, TcpSocket, new_endpoint, tap};
 use crate::inet::bind_table::{BindAddress, reuseport_hash};
 use crate::inet::inet_socket::InetSocket;
 use crate::inet::stack::InetStack;
@@ -96,7 +96,8 @@ impl TcpSocket {
     pub(super) fn create_child(&self, request: &ConnectRequest) -> Arc<Self> {
         let common = InetSocket::new(self.common.stack(), self.common.family());
         common.options.inherit_from(&self.common.options);
-        let endpoint = Arc::new(TcpEndpoint::new(Arc::new(self.endpoint.options.inherit())));
+        let options = self.endpoint.options.inherit();
+        let endpoint = new_endpoint(&self.common.stack().core, options);
         let server = Self::with_endpoint(common, endpoint);
         server.set_user_timeout_ms(self.user_timeout_ms());
         server.set_connection(|| Connection {

@@ -31,6 +31,7 @@ use super::stack::InetStack;
 use crate::socket::byte_stream::{ByteStream, ConnectedStream, Senders};
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::memory::{BufferMemory, Transport};
 use crate::socket::socket_list::SocketList;
 use crate::{
     Linger, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy,
@@ -42,6 +43,13 @@ const INITIAL_SEND_BUFFER: usize = 87_040;
 
 /// The receiving side of one end of a connection.
 pub(super) type TcpEndpoint = endpoint::Endpoint<ByteStream>;
+
+/// An endpoint whose buffer counts as TCP's.
+fn new_endpoint(stack: &Arc<CoreStack>, options: SocketOptions) -> Arc<TcpEndpoint> {
+    let endpoint = TcpEndpoint::new(Arc::new(options));
+    endpoint.queue.lock().memory = BufferMemory::new(stack.clone(), Transport::Tcp);
+    Arc::new(endpoint)
+}
 
 /// The TCP sockets of a stack.
 pub(super) struct TcpTables {
@@ -150,13 +158,13 @@ impl TcpSocket {
 
     pub(super) fn new(stack: &Arc<InetStack>, family: Family) -> Arc<Self> {
         let sysctls = &stack.core.sysctls;
-        let options = Arc::new(SocketOptions::with_buffers(
+        let options = SocketOptions::with_buffers(
             stack.core.clone(),
             sysctls.tcp_wmem.default_size(),
             sysctls.tcp_rmem.default_size(),
-        ));
+        );
         let common = InetSocket::new(stack, family);
-        Self::with_endpoint(common, Arc::new(TcpEndpoint::new(options)))
+        Self::with_endpoint(common, new_endpoint(&stack.core, options))
     }
 
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
