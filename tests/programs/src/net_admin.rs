@@ -20,6 +20,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("net-admin-time-of-the-last-message", last_message),
     ("net-admin-files-about-the-network", files),
     ("net-admin-memory-of-sockets", memory_of_sockets),
+    ("net-admin-memory-beside-the-buffers", memory_beside),
     ("net-admin-memory-has-limits", memory_has_limits),
 ];
 
@@ -388,4 +389,23 @@ fn loop_until_full(mut to: &TcpStream, bytes: &[u8]) -> Result<usize> {
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Groups of IPv4 are counted as memory of the socket, too, and not only by their number.
+fn memory_beside() -> Result<()> {
+    let most = Changed::new("ipv4/igmp_max_memberships", "1000")?;
+    let member = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let mut joined = 0;
+    let error = loop {
+        let group = Ipv4Addr::new(239, 1, 4 + (joined / 256) as u8, (joined % 256) as u8);
+        if let Err(error) = member.join_multicast_v4(&group, &Ipv4Addr::LOCALHOST) {
+            break error.raw_os_error();
+        }
+        joined += 1;
+        ensure!(joined < 1000, "{joined} groups");
+    };
+    drop(most);
+    ensure!(error == Some(libc::ENOBUFS), "one more group: {error:?}");
+    ensure!((300..=500).contains(&joined), "{joined} groups");
+    Ok(())
 }

@@ -18,6 +18,7 @@ pub const CHECKS: &[(&str, Check)] = &[
         "sockets-descriptors-bound-messages",
         descriptors_bound_messages,
     ),
+    ("sockets-descriptors-take-room", descriptors_take_room),
     ("sockets-pass-credentials", pass_credentials),
     ("sockets-rings-are-freed", rings_are_freed),
     ("sockets-deep-nesting-is-freed", deep_nesting_is_freed),
@@ -193,6 +194,30 @@ fn descriptors_bound_messages() -> Result<()> {
         got.bytes,
         got.fds.len()
     );
+    Ok(())
+}
+
+/// A byte that is sent with a descriptor takes more than a byte of the sender's buffer.
+fn descriptors_take_room() -> Result<()> {
+    let (near, far) = pair(libc::SOCK_STREAM | libc::SOCK_NONBLOCK)?;
+    let null = File::open("/dev/null")?;
+    let control = rights(&[null.as_raw_fd()]);
+    let mut sent = 0;
+    let error = loop {
+        match send_with(&near, b"x", &control) {
+            Ok(_) => sent += 1,
+            Err(error) => break error,
+        }
+        ensure!(sent < 2000, "{sent} descriptors fit");
+    };
+    ensure!(error.raw_os_error() == Some(libc::EAGAIN), "{error}");
+    ensure!(sent > 10, "{sent} descriptors fit");
+    // What was received makes room again.
+    let mut bytes = [0; 1];
+    for _ in 0..sent {
+        ensure!(recv(&far, &mut bytes, 0)? == 1, "a byte of {sent}");
+    }
+    send_with(&near, &[7; 65_536], &[])?;
     Ok(())
 }
 

@@ -14,8 +14,9 @@ use super::stack::InetStack;
 use crate::Address;
 use crate::socket::Interface;
 
-/// Bytes that Linux takes for a membership of IPv6 (`struct ipv6_mc_socklist`), which it charges to
-/// the socket (`optmem_max`).
+/// Bytes that Linux takes for a membership of IPv4 (`struct ip_mc_socklist`) and of IPv6 (`struct
+/// ipv6_mc_socklist`), which it charges to the socket (`optmem_max`).
+const MEMBERSHIP_V4_BYTES: usize = 48;
 const MEMBERSHIP_V6_BYTES: usize = 56;
 
 /// Mode of a membership's source filter (RFC 3376).
@@ -117,12 +118,13 @@ pub(super) fn set_multicast_option(
     };
     let sysctls = &stack.core.sysctls;
     let most_sources = sysctls.igmp_max_msf.as_usize();
+    let beside = sysctls.optmem_max.as_usize().saturating_sub(1);
     let limits = match level {
-        IP => (sysctls.igmp_max_memberships.as_usize(), Errno::ENOBUFS),
-        _ => (
-            sysctls.optmem_max.as_usize().saturating_sub(1) / MEMBERSHIP_V6_BYTES,
-            Errno::ENOMEM,
-        ),
+        IP => {
+            let most = sysctls.igmp_max_memberships.as_usize();
+            (most.min(beside / MEMBERSHIP_V4_BYTES), Errno::ENOBUFS)
+        }
+        _ => (beside / MEMBERSHIP_V6_BYTES, Errno::ENOMEM),
     };
     common
         .options

@@ -18,6 +18,9 @@ use super::scm::{PeekedRights, ScmRights};
 /// The buffer that a `MSG_WAITALL` read is given at once.
 const WAITALL_CHUNK: usize = 1 << 20;
 
+/// Bytes of the sender's buffer that a stretch takes up besides its own.
+const SEGMENT_OVERHEAD: usize = 256;
+
 /// A stretch of a stream that was sent with more than bytes.
 pub(crate) struct ScmSegment {
     /// The stretch's begin and end, in bytes since the connection was made.
@@ -73,6 +76,7 @@ impl ByteStream {
             last.end = mark.end;
         } else {
             self.scm_segments.push_back(mark);
+            self.charged_bytes += SEGMENT_OVERHEAD;
         }
     }
 
@@ -315,6 +319,7 @@ fn read_bytes(
             .is_some_and(|mark| mark.end <= queue.read_offset)
         {
             queue.scm_segments.pop_front();
+            queue.charged_bytes -= SEGMENT_OVERHEAD;
         }
     }
     taken
