@@ -11,6 +11,7 @@ use abi::layout::PAGE_SIZE;
 use fs::{Cred, File, FsStruct, OpenFlags};
 use guard::{Authority, BootToken, partition, role};
 use linux::{Hooks, InitProgram};
+use task::Group;
 
 use crate::proc_skerry;
 
@@ -27,6 +28,10 @@ pub(crate) fn main(authority: Authority) {
         power,
         faults,
     } = authority;
+    if role::is_supervisor() {
+        // So are all threads that it starts, process 1 among them, and those that these start.
+        task::current().set_group(Group::Management);
+    }
     guard::boot::start_further_cpus(&boot);
 
     proc_skerry::init(faults);

@@ -35,10 +35,6 @@ impl<T, O: Order<T>> Heap<T, O> {
         self.entries.capacity()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

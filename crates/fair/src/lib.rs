@@ -21,19 +21,22 @@ extern crate alloc;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+mod bandwidth;
 mod decay;
+mod fair_queue;
 mod heap;
+mod history;
 mod policy;
 mod queue;
-mod rt_bandwidth;
 #[cfg(test)]
 mod tests;
 mod virt;
 
+pub use bandwidth::RtLimits;
 pub use decay::{TAU_NS, Usage};
-pub use policy::Policy;
-pub use queue::{History, Recent, Room, RunQueue};
-pub use rt_bandwidth::RtLimits;
+pub use history::{History, Recent};
+pub use policy::{Group, Params, Policy};
+pub use queue::{Room, RunQueue};
 
 /// Time that a fair thread keeps the CPU against other fair threads, in nanoseconds.
 pub const HYSTERESIS_NS: u64 = 2_000_000;

@@ -17,6 +17,35 @@ pub enum Policy {
     Idle,
 }
 
+/// Scheduling group of a thread. Management goes before programs, and leaves them a part of the
+/// CPU; within a group fair threads share by weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Group {
+    /// Everything, where nothing is managed.
+    #[default]
+    Programs,
+    /// Threads by which a machine is managed.
+    Management,
+}
+
+/// Policy and group of a thread: all that a run queue must know to place it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Its policy.
+    pub policy: Policy,
+    /// The group it belongs to.
+    pub group: Group,
+}
+
+impl From<Policy> for Params {
+    fn from(policy: Policy) -> Self {
+        Self {
+            policy,
+            group: Group::Programs,
+        }
+    }
+}
+
 /// Weight of `SCHED_IDLE`, Linux's.
 const IDLE_WEIGHT: u32 = 3;
 

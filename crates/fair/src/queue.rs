@@ -3,13 +3,17 @@
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
-use crate::decay::{TAU_NS, Usage};
+use crate::bandwidth::{Bandwidth, ManagementBandwidth, RtLimits};
+use crate::decay::TAU_NS;
+use crate::fair_queue::{FairQueue, FairRoom};
 use crate::heap::{Heap, Order};
-use crate::policy::Policy;
-use crate::rt_bandwidth::{RtBandwidth, RtLimits};
-use crate::virt::{Clock, Point};
+use crate::history::{History, Recent};
+use crate::policy::{Group, Params, Policy};
+use crate::virt::Point;
 use crate::{HYSTERESIS_NS, SLICE_NS, rr_quantum_ns};
 
+/// Highest priority that programs can have. What is above is the kernel's own, and management too.
+const HIGHEST_OF_PROGRAMS: u8 = 99;
 /// The slice a thread asks for that has hardly run lately.
 const SHORTEST_REQUEST_NS: u64 = SLICE_NS / 16;
 
@@ -18,129 +22,29 @@ fn new_quantum() -> u32 {
     u32::try_from(rr_quantum_ns()).unwrap_or(u32::MAX)
 }
 
-/// Recent CPU use of a thread, which decays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recent {
-    usage: Usage,
-    /// Time at which `usage` was right.
-    stamp_ns: u64,
-}
-
-impl Recent {
-    /// The first words of a [`History`].
-    #[inline]
-    #[must_use]
-    pub fn to_words(&self) -> [u64; 2] {
-        [self.usage.to_bits(), self.stamp_ns]
-    }
-
-    /// Restores the value of [`Self::to_words`].
-    #[inline]
-    #[must_use]
-    pub fn from_words([usage, stamp_ns]: [u64; 2]) -> Self {
-        Self {
-            usage: Usage::from_bits(usage),
-            stamp_ns,
-        }
-    }
-}
-
-/// State of a thread while no run queue has it: kept by the caller, worth the same on every CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct History {
-    recent: Recent,
-    /// Lag when the thread left a run queue, in nanoseconds; the queue, and its virtual time then.
-    lag_ns: i64,
-    queue: u32,
-    virtual_time: u64,
-    /// Unused part of the `SCHED_RR` quantum; 0 stands for all of it.
-    quantum_ns: u32,
-}
-
-impl History {
-    /// Lag when the thread left: the time it was owed, in nanoseconds; negative if it was ahead of
-    /// its share.
-    #[must_use]
-    pub fn lag_ns(&self) -> i64 {
-        self.lag_ns
-    }
-
-    /// Number of words of [`Self::to_words`].
-    pub const WORDS: usize = 5;
-
-    /// History of a thread that is owed nothing, as one is that hands its CPU over
-    /// ([`RunQueue::hand_over`]).
-    #[must_use]
-    pub fn even(recent: Recent) -> Self {
-        Self {
-            recent,
-            ..Self::default()
-        }
-    }
-
-    /// Recent CPU use of the thread.
-    #[must_use]
-    pub fn recent(&self) -> Recent {
-        self.recent
-    }
-
-    /// Encodes the history where only words can be kept: those of [`Recent`], the lag, and the
-    /// rest, which does not matter as long as the lag is 0.
-    #[must_use]
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
-        let small = u64::from(self.quantum_ns) << 32 | u64::from(self.queue);
-        let [usage, stamp_ns] = self.recent.to_words();
-        [
-            usage,
-            stamp_ns,
-            self.lag_ns.cast_unsigned(),
-            self.virtual_time,
-            small,
-        ]
-    }
-
-    /// Restores the value of [`Self::to_words`].
-    #[must_use]
-    pub fn from_words([usage, stamp_ns, lag_ns, virtual_time, small]: [u64; Self::WORDS]) -> Self {
-        Self {
-            recent: Recent::from_words([usage, stamp_ns]),
-            lag_ns: lag_ns.cast_signed(),
-            queue: small as u32,
-            virtual_time,
-            quantum_ns: (small >> 32) as u32,
-        }
-    }
-}
-
-impl Default for History {
-    /// A new thread's. It counts as one that ran all the time: what is not known to sleep is not
-    /// served first.
-    fn default() -> Self {
-        let recent = Recent {
-            usage: Usage::FULL,
-            stamp_ns: u64::MAX,
-        };
-        Self {
-            recent,
-            lag_ns: 0,
-            queue: u32::MAX,
-            virtual_time: 0,
-            quantum_ns: 0,
-        }
-    }
-}
-
 /// A runnable thread.
 #[derive(Debug)]
-struct Entity {
-    id: u32,
-    policy: Policy,
-    point: Point,
+pub(crate) struct Entity {
+    pub(crate) id: u32,
+    params: Params,
+    pub(crate) point: Point,
     deadline: u64,
     /// Order of arrival.
     sequence: i64,
     quantum_ns: u32,
     recent: Recent,
+}
+
+impl Entity {
+    /// Its real-time priority, unless it is a fair one.
+    fn realtime(&self) -> Option<u8> {
+        self.params.policy.realtime()
+    }
+
+    /// The group it has a fair share of; `None` of a real-time thread.
+    fn fair_group(&self) -> Option<Group> {
+        self.realtime().is_none().then_some(self.params.group)
+    }
 }
 
 fn earlier(a: (u64, i64), b: (u64, i64)) -> bool {
@@ -155,13 +59,13 @@ fn earlier(a: (u64, i64), b: (u64, i64)) -> bool {
 struct ByPriority;
 impl Order<Entity> for ByPriority {
     fn before(a: &Entity, b: &Entity) -> bool {
-        (b.policy.realtime(), a.sequence) < (a.policy.realtime(), b.sequence)
+        (b.realtime(), a.sequence) < (a.realtime(), b.sequence)
     }
 }
 
 /// Order by virtual deadline; then by arrival.
 #[derive(Debug)]
-struct ByDeadline;
+pub(crate) struct ByDeadline;
 impl Order<Entity> for ByDeadline {
     fn before(a: &Entity, b: &Entity) -> bool {
         earlier((a.deadline, a.sequence), (b.deadline, b.sequence))
@@ -170,29 +74,34 @@ impl Order<Entity> for ByDeadline {
 
 /// Order by virtual time, which is when threads become eligible; then by arrival.
 #[derive(Debug)]
-struct ByStart;
+pub(crate) struct ByStart;
 impl Order<Entity> for ByStart {
     fn before(a: &Entity, b: &Entity) -> bool {
         earlier((a.point.at, a.sequence), (b.point.at, b.sequence))
     }
 }
 
+/// Number of [`Group`]s.
+const GROUPS: usize = 2;
+
 /// Memory for the waiting threads of a [`RunQueue`].
 #[derive(Debug)]
 pub struct Room {
     realtime: Vec<Entity>,
-    eligible: Vec<Entity>,
-    ahead: Vec<Entity>,
+    fair: [FairRoom; GROUPS],
 }
 
 impl Room {
     /// Allocates room for `n` waiting threads.
     #[must_use]
     pub fn new(n: usize) -> Self {
-        Self {
-            realtime: Vec::with_capacity(n),
+        let fair = || FairRoom {
             eligible: Vec::with_capacity(n),
             ahead: Vec::with_capacity(n),
+        };
+        Self {
+            realtime: Vec::with_capacity(n),
+            fair: [fair(), fair()],
         }
     }
 
@@ -205,15 +114,20 @@ impl Room {
             let mut entries = Vec::new();
             entries.try_reserve_exact(n).map(|()| entries)
         };
+        let fair = || -> Result<_, TryReserveError> {
+            Ok(FairRoom {
+                eligible: heap()?,
+                ahead: heap()?,
+            })
+        };
         Ok(Self {
             realtime: heap()?,
-            eligible: heap()?,
-            ahead: heap()?,
+            fair: [fair()?, fair()?],
         })
     }
 }
 
-/// The runnable threads of one CPU: the current one, and those that wait in three heaps.
+/// The runnable threads of one CPU: the current one, and those that wait in heaps.
 ///
 /// Times are nanoseconds of one clock that does not go back. Wake-ups, choosing and leaving are
 /// O(log n), and allocate nothing as long as there is room for all waiting threads
@@ -239,12 +153,18 @@ impl Room {
 pub struct RunQueue {
     number: u32,
     realtime: Heap<Entity, ByPriority>,
-    /// Fair threads that are owed service.
-    eligible: Heap<Entity, ByDeadline>,
-    /// Fair threads that are ahead of their share.
-    ahead: Heap<Entity, ByStart>,
-    clock: Clock,
-    rt_bandwidth: RtBandwidth,
+    /// Fair threads of each [`Group`].
+    fair: [FairQueue; GROUPS],
+    /// Number of threads in the heaps.
+    waiting: usize,
+    /// Limits of real-time threads beside fair ones.
+    rt_bandwidth: Bandwidth,
+    /// Limits of real-time threads of programs beside management.
+    rt_beside_management: Bandwidth,
+    /// Limits of management beside fair threads of programs.
+    management_bandwidth: ManagementBandwidth,
+    /// Something may be used of these three.
+    owes: bool,
     current: Option<Entity>,
     /// Time at which the current thread was chosen.
     since_ns: u64,
@@ -269,10 +189,12 @@ impl RunQueue {
         Self {
             number,
             realtime: Heap::new(),
-            eligible: Heap::new(),
-            ahead: Heap::new(),
-            clock: Clock::new(virtual_time),
-            rt_bandwidth: RtBandwidth::new(),
+            fair: [FairQueue::new(virtual_time), FairQueue::new(virtual_time)],
+            waiting: 0,
+            rt_bandwidth: Bandwidth::new(RtLimits::DEFAULT),
+            rt_beside_management: Bandwidth::new(RtLimits::BESIDE_MANAGEMENT),
+            management_bandwidth: ManagementBandwidth::new(),
+            owes: false,
             current: None,
             since_ns: 0,
             charged_ns: 0,
@@ -288,53 +210,89 @@ impl RunQueue {
     pub fn enlarge(&mut self, room: &mut Room) {
         if room.realtime.capacity() > self.capacity() {
             self.realtime.move_into(&mut room.realtime);
-            self.eligible.move_into(&mut room.eligible);
-            self.ahead.move_into(&mut room.ahead);
+            for (fair, room) in self.fair.iter_mut().zip(&mut room.fair) {
+                fair.move_into(room);
+            }
         }
     }
 
     /// Number of waiting threads that there is room for.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.realtime
-            .capacity()
-            .min(self.eligible.capacity())
-            .min(self.ahead.capacity())
+        let fair = self.fair.iter().map(FairQueue::capacity);
+        fair.fold(self.realtime.capacity(), usize::min)
     }
 
     /// Number of threads that wait for the CPU; the current one is not counted.
+    #[inline]
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.realtime.len() + self.eligible.len() + self.ahead.len()
+        self.waiting
+    }
+
+    fn fair(&self, group: Group) -> &FairQueue {
+        &self.fair[group as usize]
+    }
+
+    fn fair_mut(&mut self, group: Group) -> &mut FairQueue {
+        &mut self.fair[group as usize]
     }
 
     /// Whether fair threads wait for the CPU.
     fn fair_waits(&self) -> bool {
-        self.eligible.first().is_some() || self.ahead.first().is_some()
+        self.fair.iter().any(FairQueue::waits)
+    }
+
+    /// Whether fair threads of this group wait for the CPU.
+    fn group_waits(&self, group: Group) -> bool {
+        self.fair(group).waits()
+    }
+
+    /// The highest priority of the real-time threads that wait.
+    fn first_realtime(&self) -> Option<u8> {
+        self.realtime.first().and_then(Entity::realtime)
+    }
+
+    /// Whether fair threads go before a real-time thread of that priority; `management` if one of
+    /// that group is among them.
+    fn fair_goes_first(&self, priority: u8, management: bool, now_ns: u64) -> bool {
+        self.rt_bandwidth.is_throttled(now_ns)
+            || management
+                && priority <= HIGHEST_OF_PROGRAMS
+                && self.rt_beside_management.is_throttled(now_ns)
     }
 
     /// Sets how much of each period real-time threads may keep from fair ones that wait. A new
-    /// queue has [`RtLimits::DEFAULT`].
+    /// queue has [`RtLimits::DEFAULT`]. Without a limit they keep all from management, too.
     pub fn set_rt_limits(&mut self, limits: RtLimits) {
         self.rt_bandwidth.set_limits(limits);
+        self.rt_beside_management
+            .set_limits(if self.rt_bandwidth.is_limited() {
+                RtLimits::BESIDE_MANAGEMENT
+            } else {
+                limits
+            });
     }
 
-    /// Whether the first fair thread that comes to wait makes [`Self::next_deadline`] earlier: a
-    /// real-time thread is current, whose time is limited and not yet counted. Who queues a fair
-    /// thread for this CPU must then interrupt it, so that its timer is set.
+    /// Whether the first fair thread of this group that comes to wait makes [`Self::next_deadline`]
+    /// earlier: a real-time thread is current, whose time is limited and not yet counted. Who
+    /// queues such a thread for this CPU must then interrupt it, so that its timer is set.
     #[must_use]
-    pub fn first_fair_waiter_needs_timer(&self) -> bool {
-        let realtime = self
-            .current
-            .as_ref()
-            .is_some_and(|current| current.policy.realtime().is_some());
-        realtime && !self.fair_waits() && self.rt_bandwidth.is_limited()
+    pub fn first_waiter_needs_timer(&self, group: Group) -> bool {
+        let Some(priority) = self.current.as_ref().and_then(Entity::realtime) else {
+            return false;
+        };
+        self.rt_bandwidth.is_limited()
+            && (!self.fair_waits()
+                || group == Group::Management
+                    && priority <= HIGHEST_OF_PROGRAMS
+                    && !self.group_waits(group))
     }
 
     /// Sum of the weights of the fair threads, the current one included.
     #[must_use]
     pub fn weight(&self) -> u64 {
-        self.clock.weight()
+        self.fair.iter().map(|fair| fair.clock.weight()).sum()
     }
 
     /// The thread that has the CPU.
@@ -351,21 +309,29 @@ impl RunQueue {
     /// while it slept. It asks for a short slice, which means an early deadline, if it has used
     /// little of its share lately, and for a full one otherwise or if it is a `SCHED_BATCH` or
     /// `SCHED_IDLE` one.
-    pub fn wake(&mut self, id: u32, policy: Policy, history: &History, now_ns: u64) -> bool {
+    pub fn wake(
+        &mut self,
+        id: u32,
+        params: impl Into<Params>,
+        history: &History,
+        now_ns: u64,
+    ) -> bool {
+        let params = params.into();
         self.charge(now_ns);
         let slept_ns = now_ns.saturating_sub(history.recent.stamp_ns);
         let usage = history.recent.usage.rested(slept_ns);
-        let weight = policy.weight();
+        let (weight, clock) = (params.policy.weight(), &self.fair(params.group).clock);
+        let share_ns = |ns| clock.share_ns(ns, weight);
         let gain_ns = if history.queue == self.number {
-            self.clock.worth_ns(weight, history.virtual_time)
+            clock.worth_ns(weight, history.virtual_time)
         } else {
-            self.share_ns(slept_ns, weight)
+            share_ns(slept_ns.min(TAU_NS))
         };
         // What it was owed is gone: it did not want it.
         let lag_ns = history.lag_ns.saturating_add_unsigned(gain_ns).min(0);
-        let slice_ns = match policy {
+        let slice_ns = match params.policy {
             Policy::Batch(_) | Policy::Idle => SLICE_NS,
-            _ => (SLICE_NS * usage.ns() / self.share_ns(TAU_NS, weight).max(1))
+            _ => (SLICE_NS * usage.ns() / share_ns(TAU_NS).max(1))
                 .clamp(SHORTEST_REQUEST_NS, SLICE_NS),
         };
         let now = History {
@@ -376,36 +342,36 @@ impl RunQueue {
             lag_ns,
             ..History::default()
         };
-        self.enter(id, policy, &now, slice_ns, now_ns)
-    }
-
-    /// The part of `ns` that would be due to one more thread of this weight.
-    fn share_ns(&self, ns: u64, weight: u32) -> u64 {
-        let weight = u64::from(weight);
-        ns.min(TAU_NS) * weight / (self.clock.weight() + weight)
+        self.enter(id, params, &now, slice_ns, now_ns)
     }
 
     /// Takes in a runnable thread that another queue gave up, with what it was owed there. True as
     /// for [`Self::wake`].
-    pub fn migrate_in(&mut self, id: u32, policy: Policy, history: &History, now_ns: u64) -> bool {
+    pub fn migrate_in(
+        &mut self,
+        id: u32,
+        params: impl Into<Params>,
+        history: &History,
+        now_ns: u64,
+    ) -> bool {
         self.charge(now_ns);
-        self.enter(id, policy, history, SLICE_NS, now_ns)
+        self.enter(id, params.into(), history, SLICE_NS, now_ns)
     }
 
     /// `now_ns` is accounted already.
     fn enter(
         &mut self,
         id: u32,
-        policy: Policy,
+        params: Params,
         history: &History,
         slice_ns: u64,
         now_ns: u64,
     ) -> bool {
-        self.begin_to_share(policy);
+        self.begin_to_share(params.policy);
         let mut entity = Entity {
             id,
-            policy,
-            point: Point::new(policy.weight()),
+            params,
+            point: Point::new(params.policy.weight()),
             deadline: 0,
             sequence: self.next_at_tail(),
             quantum_ns: if history.quantum_ns == 0 {
@@ -426,14 +392,11 @@ impl RunQueue {
     /// measure.
     fn begin_to_share(&mut self, policy: Policy) {
         let alone = self.waiting() == 0;
-        let first = self
-            .realtime
-            .first()
-            .and_then(|first| first.policy.realtime());
+        let first = self.first_realtime();
         match &mut self.current {
-            Some(current) if current.policy.realtime().is_none() && alone => Self::renew(current),
+            Some(current) if current.realtime().is_none() && alone => Self::renew(current),
             Some(current)
-                if current.policy.realtime() == policy.realtime() && first < policy.realtime() =>
+                if current.realtime() == policy.realtime() && first < policy.realtime() =>
             {
                 Self::renew(current);
             }
@@ -443,8 +406,8 @@ impl RunQueue {
 
     /// Lets an entity into virtual time if it is a fair one.
     fn join(&mut self, entity: &mut Entity, lag_ns: i64, slice_ns: u64) {
-        if entity.policy.realtime().is_none() {
-            self.clock.join(
+        if let Some(group) = entity.fair_group() {
+            self.fair_mut(group).clock.join(
                 &mut entity.point,
                 lag_ns.clamp(-(SLICE_NS as i64), SLICE_NS as i64),
             );
@@ -454,25 +417,29 @@ impl RunQueue {
 
     /// Takes an entity out of virtual time; what it is owed is returned.
     fn part(&mut self, entity: &Entity) -> i64 {
-        if entity.policy.realtime().is_some() {
+        let Some(group) = entity.fair_group() else {
             return 0;
-        }
-        let lag_ns = self.clock.lag_ns(&entity.point);
-        self.clock.leave(&entity.point);
+        };
+        let clock = &mut self.fair_mut(group).clock;
+        let lag_ns = clock.lag_ns(&entity.point);
+        clock.leave(&entity.point);
         lag_ns
     }
 
-    /// Whether a thread that comes in has a better claim to the CPU than the current, fair one.
+    /// Whether a thread that comes in has a better claim to the CPU than the current, fair one of
+    /// its group.
     fn claims(&self, new: &Entity) -> bool {
         let Some(current) = &self.current else {
             return true;
         };
-        match (current.policy, new.policy) {
+        match (current.params.policy, new.params.policy) {
             (Policy::Fifo(_) | Policy::Rr(_), _) | (_, Policy::Idle) => false,
             (_, Policy::Fifo(_) | Policy::Rr(_)) | (Policy::Idle, _) => true,
             (_, Policy::Batch(_)) => false,
             _ => {
-                self.clock.eligible(new.point.at)
+                let group = new.params.group;
+                group == current.params.group
+                    && self.fair(group).clock.eligible(new.point.at)
                     && earlier(
                         (new.deadline, new.sequence),
                         (current.deadline, current.sequence),
@@ -483,12 +450,10 @@ impl RunQueue {
 
     /// Puts a waiting entity in its heap.
     fn insert(&mut self, entity: Entity) {
-        if entity.policy.realtime().is_some() {
-            self.realtime.push(entity);
-        } else if self.clock.eligible(entity.point.at) {
-            self.eligible.push(entity);
-        } else {
-            self.ahead.push(entity);
+        self.waiting += 1;
+        match entity.fair_group() {
+            None => self.realtime.push(entity),
+            Some(group) => self.fair_mut(group).insert(entity),
         }
     }
 
@@ -509,47 +474,97 @@ impl RunQueue {
             return;
         }
         self.charged_ns = now_ns;
-        let fair_waits = self.fair_waits();
         let Some(current) = &mut self.current else {
             return;
         };
-        if let Policy::Rr(_) = current.policy {
+        if let Policy::Rr(_) = current.params.policy {
             current.quantum_ns = current
                 .quantum_ns
                 .saturating_sub(u32::try_from(ran).unwrap_or(u32::MAX));
         }
-        if current.policy.realtime().is_none() {
-            self.clock.charge(&mut current.point, ran);
-            self.rt_bandwidth.charge_fair(ran);
-        } else if fair_waits {
-            self.rt_bandwidth.charge_realtime(ran, now_ns);
+        match current.fair_group() {
+            Some(group) => {
+                self.fair[group as usize]
+                    .clock
+                    .charge(&mut current.point, ran);
+                if self.owes || group == Group::Management {
+                    self.settle(group, ran);
+                }
+            }
+            None => self.owe(ran, now_ns),
+        }
+    }
+
+    /// Accounts the time of the current, real-time thread to those that wait for it.
+    fn owe(&mut self, ran_ns: u64, now_ns: u64) {
+        if !self.fair_waits() {
+            return;
+        }
+        let priority = self.current.as_ref().and_then(Entity::realtime);
+        if self.group_waits(Group::Management) && priority <= Some(HIGHEST_OF_PROGRAMS) {
+            self.rt_beside_management.charge_first(ran_ns, now_ns);
+        }
+        self.rt_bandwidth.charge_first(ran_ns, now_ns);
+        self.owes = true;
+    }
+
+    /// Accounts the time of the current, fair thread of this group to those that go before it, and
+    /// to those that it goes before.
+    fn settle(&mut self, group: Group, ran_ns: u64) {
+        self.rt_bandwidth.charge_other(ran_ns);
+        if group == Group::Programs {
+            self.management_bandwidth.charge_programs(ran_ns);
+            return;
+        }
+        self.rt_beside_management.charge_other(ran_ns);
+        if self.group_waits(Group::Programs) {
+            self.management_bandwidth.charge_management(ran_ns);
+            self.owes = true;
         }
     }
 
     /// Whether the current thread must let another one go first; it is charged up to `now_ns`.
     fn would_switch(&self, now_ns: u64) -> bool {
-        let Some(current) = &self.current else {
-            return self.waiting() != 0;
-        };
-        let first = self
-            .realtime
-            .first()
-            .and_then(|first| first.policy.realtime());
-        let is_throttled = self.rt_bandwidth.is_throttled(now_ns);
-        match current.policy {
-            Policy::Fifo(_) | Policy::Rr(_) if is_throttled && self.fair_waits() => true,
-            Policy::Fifo(priority) => first > Some(priority),
-            Policy::Rr(priority) => {
-                first > Some(priority) || (first == Some(priority) && current.quantum_ns == 0)
-            }
-            _ if first.is_some() && !is_throttled => true,
-            _ if !self.fair_waits() => false,
-            Policy::Idle if self.claimed => true,
-            _ => {
-                now_ns.saturating_sub(self.since_ns) >= HYSTERESIS_NS
-                    && (self.claimed || current.point.until(current.deadline) == 0)
-            }
+        if self.waiting() == 0 {
+            return false;
         }
+        let Some(current) = &self.current else {
+            return true;
+        };
+        let first = self.first_realtime();
+        if let Some(priority) = current.realtime() {
+            let management = self.group_waits(Group::Management);
+            return self.fair_waits() && self.fair_goes_first(priority, management, now_ns)
+                || first > Some(priority)
+                || first == Some(priority)
+                    && matches!(current.params.policy, Policy::Rr(_))
+                    && current.quantum_ns == 0;
+        }
+        let group = current.params.group;
+        let management = group == Group::Management || self.group_waits(Group::Management);
+        if first.is_some_and(|first| !self.fair_goes_first(first, management, now_ns)) {
+            return true;
+        }
+        let is_throttled = self.management_bandwidth.is_throttled();
+        if group == Group::Management && is_throttled && self.group_waits(Group::Programs) {
+            return true;
+        }
+        let outranked = self.is_outranked(group);
+        let claimed = outranked || self.claimed;
+        if !(outranked || self.group_waits(group)) {
+            return false;
+        }
+        claimed && current.params.policy == Policy::Idle
+            || now_ns.saturating_sub(self.since_ns) >= HYSTERESIS_NS
+                && (claimed || current.point.until(current.deadline) == 0)
+    }
+
+    /// Whether a fair thread of this group, which has the CPU, must give way to one of a group that
+    /// goes before it.
+    fn is_outranked(&self, group: Group) -> bool {
+        group == Group::Programs
+            && self.group_waits(Group::Management)
+            && !self.management_bandwidth.is_throttled()
     }
 
     /// Chooses who runs from now on, and makes it the current thread; `None` if nobody is runnable.
@@ -561,7 +576,7 @@ impl RunQueue {
         if let Some(mut current) = self.put_down(now_ns) {
             // Who is preempted by a higher priority stays first among its equals; who used up its
             // quantum does not.
-            current.sequence = match current.policy {
+            current.sequence = match current.params.policy {
                 Policy::Fifo(_) => self.next_at_head(),
                 Policy::Rr(_) if current.quantum_ns != 0 => self.next_at_head(),
                 _ => self.next_at_tail(),
@@ -580,7 +595,7 @@ impl RunQueue {
         if let Some(current) = &mut yielding {
             current.sequence = self.next_at_tail();
             Self::renew(current);
-            if current.policy.realtime().is_some() {
+            if current.realtime().is_some() {
                 // Threads of lower priority may not go first.
                 self.insert(yielding.take().expect("just looked at"));
             }
@@ -599,7 +614,7 @@ impl RunQueue {
 
     /// A new slice or quantum, if the old one counts as used up.
     fn renew(entity: &mut Entity) {
-        match entity.policy {
+        match entity.params.policy {
             Policy::Rr(_) if entity.quantum_ns == 0 => entity.quantum_ns = new_quantum(),
             Policy::Rr(_) | Policy::Fifo(_) => {}
             _ => entity.deadline = entity.point.after(SLICE_NS),
@@ -620,27 +635,21 @@ impl RunQueue {
 
     /// Gives the CPU to the waiting thread with the best claim.
     fn choose(&mut self, now_ns: u64) -> Option<u32> {
-        while self
-            .ahead
-            .first()
-            .is_some_and(|first| self.clock.eligible(first.point.at))
-        {
-            if let Some(entity) = self.ahead.pop() {
-                self.eligible.push(entity);
-            }
-        }
-        // A thread that yields is not in the heaps, and may be the only one that is not ahead.
-        let mut next = if self.rt_bandwidth.is_throttled(now_ns) {
-            self.eligible
-                .pop()
-                .or_else(|| self.ahead.pop())
-                .or_else(|| self.realtime.pop())?
+        let management = self.group_waits(Group::Management);
+        let fair_first = self
+            .first_realtime()
+            .is_none_or(|priority| self.fair_goes_first(priority, management, now_ns));
+        let groups = if self.management_bandwidth.is_throttled() {
+            [Group::Programs, Group::Management]
         } else {
-            self.realtime
-                .pop()
-                .or_else(|| self.eligible.pop())
-                .or_else(|| self.ahead.pop())?
+            [Group::Management, Group::Programs]
         };
+        let mut next = if fair_first {
+            self.pop_fair(groups).or_else(|| self.realtime.pop())?
+        } else {
+            self.realtime.pop().or_else(|| self.pop_fair(groups))?
+        };
+        self.waiting -= 1;
         let Recent { usage, stamp_ns } = next.recent;
         next.recent = Recent {
             usage: usage.rested(now_ns.saturating_sub(stamp_ns)),
@@ -654,24 +663,53 @@ impl RunQueue {
         Some(id)
     }
 
+    fn pop_fair(&mut self, groups: [Group; GROUPS]) -> Option<Entity> {
+        groups
+            .into_iter()
+            .find_map(|group| self.fair_mut(group).pop())
+    }
+
     /// The current thread sleeps or ends: it leaves the queue. [`Self::pick`] says who is next.
     pub fn block(&mut self, now_ns: u64) -> History {
         self.charge(now_ns);
-        self.put_down(now_ns)
-            .map_or_else(History::default, |entity| self.history(&entity))
+        let Some(entity) = self.put_down(now_ns) else {
+            return History::default();
+        };
+        if self.owes
+            && let Some(group) = entity.fair_group()
+        {
+            self.forgive(group);
+        }
+        self.history(&entity)
+    }
+
+    /// A fair thread of this group does not want the CPU any more: if no other one waits, those
+    /// that went before it owe nothing.
+    fn forgive(&mut self, group: Group) {
+        self.owes = self.fair_waits();
+        if !self.owes {
+            self.rt_bandwidth.forgive();
+        }
+        if !self.group_waits(group) {
+            match group {
+                Group::Management => self.rt_beside_management.forgive(),
+                Group::Programs => self.management_bandwidth.forgive(),
+            }
+        }
     }
 
     /// Whether [`Self::hand_over`] to a woken thread of that policy may be put off until the
-    /// current thread sleeps, or its hysteresis is over: both are fair threads of the same policy
-    /// and nice level, and nobody else waits.
+    /// current thread sleeps, or its hysteresis is over: both are fair threads of the same group,
+    /// policy and nice level, and nobody else waits.
     #[inline]
     #[must_use]
-    pub fn may_hand_over(&self, policy: Policy) -> bool {
-        policy.realtime().is_none()
+    pub fn may_hand_over(&self, params: impl Into<Params>) -> bool {
+        let params = params.into();
+        params.policy.realtime().is_none()
             && self
                 .current
                 .as_ref()
-                .is_some_and(|current| current.policy == policy)
+                .is_some_and(|current| current.params == params)
             && self.waiting() == 0
     }
 
@@ -728,10 +766,12 @@ impl RunQueue {
     }
 
     fn take(&mut self, mut wanted: impl FnMut(u32) -> bool) -> Option<Entity> {
-        self.realtime
+        let entity = self
+            .realtime
             .take(|entity| wanted(entity.id))
-            .or_else(|| self.eligible.take(|entity| wanted(entity.id)))
-            .or_else(|| self.ahead.take(|entity| wanted(entity.id)))
+            .or_else(|| self.fair.iter_mut().find_map(|fair| fair.take(&mut wanted)))?;
+        self.waiting -= 1;
+        Some(entity)
     }
 
     fn history(&mut self, entity: &Entity) -> History {
@@ -740,14 +780,15 @@ impl RunQueue {
             recent: entity.recent,
             lag_ns,
             queue: self.number,
-            virtual_time: self.clock.now(),
+            virtual_time: self.fair(entity.params.group).clock.now(),
             quantum_ns: entity.quantum_ns,
         }
     }
 
-    /// Changes the policy or nice level of a runnable thread; what it is owed stays: O(n). True as
-    /// for [`Self::wake`]; false too if the thread is not here.
-    pub fn set_policy(&mut self, id: u32, policy: Policy, now_ns: u64) -> bool {
+    /// Changes the policy, nice level or group of a runnable thread; what it is owed stays: O(n).
+    /// True as for [`Self::wake`]; false too if the thread is not here.
+    pub fn set_params(&mut self, id: u32, params: impl Into<Params>, now_ns: u64) -> bool {
+        let params = params.into();
         self.charge(now_ns);
         let is_current = self.current() == Some(id);
         let found = if is_current {
@@ -759,8 +800,8 @@ impl RunQueue {
             return false;
         };
         let lag_ns = self.part(&entity);
-        entity.policy = policy;
-        entity.point = Point::new(policy.weight());
+        entity.params = params;
+        entity.point = Point::new(params.policy.weight());
         entity.quantum_ns = new_quantum();
         self.join(&mut entity, lag_ns, SLICE_NS);
         if is_current {
@@ -778,39 +819,78 @@ impl RunQueue {
     /// waits who could get the CPU. At least [`HYSTERESIS_NS`] after the current thread was chosen.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
+        if self.waiting() == 0 {
+            return None;
+        }
         let current = self.current.as_ref()?;
         let now_ns = self.charged_ns;
-        let fair_begins = || {
-            self.fair_waits()
-                .then(|| self.rt_bandwidth.throttling_begins(now_ns))
+        if let Some(priority) = current.realtime() {
+            let equal = matches!(current.params.policy, Policy::Rr(_))
+                && self.first_realtime() == Some(priority);
+            let quantum_end = equal.then(|| now_ns + u64::from(current.quantum_ns));
+            return [quantum_end, self.fair_begins(priority, now_ns)]
+                .into_iter()
                 .flatten()
-        };
-        match current.policy {
-            Policy::Fifo(_) => fair_begins(),
-            Policy::Rr(priority) => {
-                let equal = self
-                    .realtime
-                    .first()
-                    .is_some_and(|first| first.policy.realtime() == Some(priority));
-                let quantum_end = equal.then(|| now_ns + u64::from(current.quantum_ns));
-                quantum_end.into_iter().chain(fair_begins()).min()
+                .min();
+        }
+        let group = current.params.group;
+        let hysteresis_end = self.since_ns + HYSTERESIS_NS;
+        let slice_end = self.group_waits(group).then(|| {
+            let slice_end = now_ns + current.point.until(current.deadline);
+            if self.claimed {
+                hysteresis_end
+            } else {
+                slice_end.max(hysteresis_end)
             }
-            _ => {
-                let fair_ends = self
-                    .realtime
-                    .first()
-                    .and_then(|_| self.rt_bandwidth.throttling_ends(now_ns));
-                let slice_end = self.fair_waits().then(|| {
-                    let slice_end = now_ns + current.point.until(current.deadline);
-                    let hysteresis_end = self.since_ns + HYSTERESIS_NS;
-                    if self.claimed {
-                        hysteresis_end
-                    } else {
-                        slice_end.max(hysteresis_end)
-                    }
-                });
-                slice_end.into_iter().chain(fair_ends).min()
+        });
+        let ends = self
+            .realtime
+            .first()
+            .and_then(|_| self.realtime_returns(now_ns));
+        [slice_end, ends, self.group_changes(group, now_ns)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Time at which fair threads that wait go before the current, real-time thread.
+    fn fair_begins(&self, priority: u8, now_ns: u64) -> Option<u64> {
+        let before_all = self
+            .fair_waits()
+            .then(|| self.rt_bandwidth.throttling_begins(now_ns));
+        let before_programs = (priority <= HIGHEST_OF_PROGRAMS
+            && self.group_waits(Group::Management))
+        .then(|| self.rt_beside_management.throttling_begins(now_ns));
+        [before_all.flatten(), before_programs.flatten()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Time at which a reason ends for which real-time threads wait for the current, fair one.
+    fn realtime_returns(&self, now_ns: u64) -> Option<u64> {
+        [
+            self.rt_bandwidth.throttling_ends(now_ns),
+            self.rt_beside_management.throttling_ends(now_ns),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Time at which a fair thread of the other group goes before the current one of this group.
+    fn group_changes(&self, group: Group, now_ns: u64) -> Option<u64> {
+        let bandwidth = &self.management_bandwidth;
+        match group {
+            Group::Management if self.group_waits(Group::Programs) => {
+                Some(bandwidth.throttling_begins(now_ns))
             }
+            Group::Programs if self.group_waits(Group::Management) => Some(
+                bandwidth
+                    .throttling_ends(now_ns)
+                    .max(self.since_ns + HYSTERESIS_NS),
+            ),
+            _ => None,
         }
     }
 }

@@ -8,10 +8,29 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use crate::{HYSTERESIS_NS, History, Policy, RR_QUANTUM_NS, Room, RtLimits, RunQueue, SLICE_NS};
+use crate::{
+    Group, HYSTERESIS_NS, History, Params, Policy, RR_QUANTUM_NS, Room, RtLimits, RunQueue,
+    SLICE_NS,
+};
+
+mod groups;
+mod throttling;
 
 const SECOND: u64 = 1_000_000_000;
 const PERCENT: u64 = SECOND / 100;
+
+const RT: RtLimits = RtLimits::DEFAULT;
+const UNLIMITED: RtLimits = RtLimits {
+    runtime_ns: 1,
+    period_ns: 1,
+};
+
+fn realtime_policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        (1u8..=99).prop_map(Policy::Fifo),
+        (1u8..=99).prop_map(Policy::Rr)
+    ]
+}
 
 /// Pattern of a simulated thread: runs for so long, sleeps for so long. A hog never sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +69,8 @@ struct Machine {
     queue: RunQueue,
     now: u64,
     threads: Vec<Thread>,
+    /// The first so many threads are management.
+    managers: u32,
     /// Sleeping threads by the time they wake.
     alarms: BTreeMap<(u64, u32), ()>,
     since: u64,
@@ -75,6 +96,7 @@ impl Machine {
             queue,
             now,
             threads,
+            managers: 0,
             alarms: (0..habits.len() as u32).map(|id| ((now, id), ())).collect(),
             since: now,
             cut_short: vec![],
@@ -133,8 +155,15 @@ impl Machine {
             let ((_, id), ()) = entry.remove_entry();
             let thread = &mut self.threads[id as usize];
             thread.waits_from = Some(next);
-            self.queue
-                .wake(id, thread.habit.policy, &thread.history, next);
+            let params = Params {
+                policy: thread.habit.policy,
+                group: if id < self.managers {
+                    Group::Management
+                } else {
+                    Group::Programs
+                },
+            };
+            self.queue.wake(id, params, &thread.history, next);
         }
         let chosen = self.queue.pick(next);
         if chosen != current || before.is_none() {
@@ -355,7 +384,7 @@ proptest! {
                 }
                 3 => prop_assert_eq!(queue.remove(id, now).is_some(), inside.remove(&id)),
                 4 => {
-                    queue.set_policy(id, policy, now);
+                    queue.set_params(id, policy, now);
                 }
                 5 => {
                     queue.pick_other(now);
@@ -529,7 +558,7 @@ fn a_thread_that_yields_lets_all_others_go_first() {
 fn a_new_weight_holds_from_then_on() {
     let mut machine = Machine::new(RunQueue::new(0), 0, &[Habit::hog(Policy::default()); 2]);
     machine.run(SECOND);
-    machine.queue.set_policy(0, Policy::Other(19), machine.now);
+    machine.queue.set_params(0, Policy::Other(19), machine.now);
     machine.threads[0].habit.policy = Policy::Other(19);
     let ran = machine.measure(SECOND);
     assert!(ran[0].abs_diff(SECOND * 15 / 1039) < PERCENT, "{ran:?}");
@@ -691,128 +720,6 @@ fn fifo_threads_give_way_to_higher_priorities_only() {
     assert_eq!(fair.pick(1), Some(2));
 }
 
-/// CPU time in nanoseconds of the real-time hogs, and of all fair threads beside them, in `periods`
-/// periods after `warm_up`.
-fn beside_realtime(realtime: &[Policy], fair: &[Habit], warm_up: u64, periods: u64) -> (u64, u64) {
-    let habits: Vec<Habit> = realtime
-        .iter()
-        .copied()
-        .map(Habit::hog)
-        .chain(fair.iter().copied())
-        .collect();
-    let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
-    machine.run(warm_up);
-    let ran = machine.measure(periods * RT.period_ns);
-    let (realtime, fair) = ran.split_at(realtime.len());
-    (realtime.iter().sum(), fair.iter().sum())
-}
-
-const RT: RtLimits = RtLimits::DEFAULT;
-const UNLIMITED: RtLimits = RtLimits {
-    runtime_ns: 1,
-    period_ns: 1,
-};
-
-fn realtime_policy() -> impl Strategy<Value = Policy> {
-    prop_oneof![
-        (1u8..=99).prop_map(Policy::Fifo),
-        (1u8..=99).prop_map(Policy::Rr)
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    /// Real-time threads that never sleep leave fair threads that never sleep the rest of each
-    /// period, and no more.
-    #[test]
-    fn real_time_threads_leave_a_part_of_each_period(
-        realtime in prop::collection::vec(realtime_policy(), 1..5),
-        fair in prop::collection::vec(hog(), 1..20),
-        warm_up in 0..3 * SECOND,
-        periods in 1u64..6,
-    ) {
-        let (most, rest) = beside_realtime(&realtime, &fair, warm_up, periods);
-        prop_assert_eq!(rest, periods * RT.fair_ns());
-        prop_assert_eq!(most, periods * RT.runtime_ns);
-    }
-
-    /// Fair threads that sleep have no more of it, and real-time threads lose no time to those that
-    /// do not want it.
-    #[test]
-    fn sleepers_have_no_more_than_what_is_left(
-        realtime in prop::collection::vec(realtime_policy(), 1..5),
-        fair in prop::collection::vec(sleeper(), 1..20),
-        warm_up in 0..3 * SECOND,
-        periods in 1u64..6,
-    ) {
-        let (most, rest) = beside_realtime(&realtime, &fair, warm_up, periods);
-        prop_assert_eq!(most + rest, periods * RT.period_ns);
-        prop_assert!(rest <= (periods + 1) * RT.fair_ns());
-    }
-}
-
-#[test]
-fn real_time_threads_that_leave_more_themselves_are_never_throttled() {
-    for (burst, sleep) in [(90, 10), (500, 500), (1, 1), (940, 60)] {
-        let [burst_ns, sleep_ns] = [burst, sleep].map(|ms| ms * SECOND / 1000);
-        let realtime = Habit {
-            policy: Policy::Fifo(1),
-            burst_ns,
-            sleep_ns,
-        };
-        let mut machine = Machine::new(
-            RunQueue::new(0),
-            0,
-            &[realtime, Habit::hog(Policy::default())],
-        );
-        machine.run(100 * SECOND);
-        assert_eq!(machine.threads[0].longest_wait_ns, 0, "{burst} and {sleep}");
-    }
-}
-
-#[test]
-fn without_a_limit_nothing_is_left() {
-    let mut queue = RunQueue::new(0);
-    queue.set_rt_limits(UNLIMITED);
-    let mut machine = Machine::new(
-        queue,
-        0,
-        &[Habit::hog(Policy::Rr(1)), Habit::hog(Policy::default())],
-    );
-    assert_eq!(machine.measure(100 * SECOND), [100 * SECOND, 0]);
-}
-
-#[test]
-fn the_limit_begins_when_a_fair_thread_waits() {
-    let mut queue = RunQueue::new(0);
-    queue.wake(1, Policy::Fifo(5), &History::default(), 0);
-    assert_eq!(queue.pick(0), Some(1));
-    assert!(queue.first_fair_waiter_needs_timer());
-    let now = 10 * SECOND;
-    assert!(!queue.wake(2, Policy::default(), &History::default(), now));
-    assert!(!queue.first_fair_waiter_needs_timer());
-    assert_eq!(
-        queue.next_deadline(),
-        Some(now + RT.runtime_ns),
-        "the time before does not count"
-    );
-    assert_eq!(queue.pick(now + RT.runtime_ns), Some(2));
-    // A real-time thread that comes meanwhile waits, too; and goes first as soon as nobody else
-    // wants the CPU.
-    assert!(!queue.wake(
-        3,
-        Policy::Fifo(9),
-        &History::default(),
-        now + RT.runtime_ns + 1
-    ));
-    assert_eq!(queue.next_deadline(), Some(now + RT.period_ns));
-    queue.block(now + RT.runtime_ns + 2);
-    assert_eq!(queue.pick(now + RT.runtime_ns + 2), Some(3));
-    queue.set_rt_limits(UNLIMITED);
-    assert!(!queue.first_fair_waiter_needs_timer());
-}
-
 #[test]
 fn a_policy_that_is_changed_holds_at_once() {
     let mut queue = RunQueue::new(0);
@@ -822,22 +729,22 @@ fn a_policy_that_is_changed_holds_at_once() {
     assert_eq!(queue.pick(0), Some(0));
     let weight = u64::from(Policy::default().weight());
     assert!(
-        !queue.set_policy(7, Policy::Fifo(1), 1),
+        !queue.set_params(7, Policy::Fifo(1), 1),
         "there is no such thread"
     );
     assert_eq!((queue.weight(), queue.waiting()), (3 * weight, 2));
     // One that waits becomes more than the current one.
-    assert!(queue.set_policy(2, Policy::Fifo(3), 1));
+    assert!(queue.set_params(2, Policy::Fifo(3), 1));
     assert_eq!(
         (queue.weight(), queue.waiting(), queue.pick(1)),
         (2 * weight, 2, Some(2))
     );
     // The current one becomes less than one that waits, and then again more.
-    assert!(!queue.set_policy(1, Policy::Fifo(2), 2));
-    assert!(queue.set_policy(2, Policy::Fifo(1), 2));
-    assert!(!queue.set_policy(2, Policy::Rr(9), 2));
+    assert!(!queue.set_params(1, Policy::Fifo(2), 2));
+    assert!(queue.set_params(2, Policy::Fifo(1), 2));
+    assert!(!queue.set_params(2, Policy::Rr(9), 2));
     assert_eq!(queue.pick(2), Some(2));
-    assert!(queue.set_policy(2, Policy::Idle, 2));
+    assert!(queue.set_params(2, Policy::Idle, 2));
     assert_eq!(
         (queue.pick(2), queue.weight()),
         (Some(1), weight + u64::from(Policy::Idle.weight()))

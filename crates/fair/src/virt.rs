@@ -93,6 +93,12 @@ impl Clock {
             >> PLACES
     }
 
+    /// The part of `ns` (some seconds at most) that would be due to one more thread of this weight.
+    pub(crate) fn share_ns(&self, ns: u64, weight: u32) -> u64 {
+        let weight = u64::from(weight);
+        ns * weight / (self.weight + weight)
+    }
+
     /// Lets a thread in that is owed `lag_ns` (of at most a few slices).
     pub(crate) fn join(&mut self, point: &mut Point, lag_ns: i64) {
         let weight = u64::from(point.weight);

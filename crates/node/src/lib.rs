@@ -39,7 +39,7 @@ use brief::lock_briefly;
 use guard::BootToken;
 use guard::machine_check::{self, BadPage};
 use instance::Instance;
-use task::{CpuId, Deadline, Event, Mutex, Policy};
+use task::{CpuId, Deadline, Event, Group, Mutex, Policy};
 
 /// Set by doorbells, and by calls that leave something to the node thread.
 static WORK_EVENT: Event = Event::new();
@@ -106,12 +106,17 @@ pub fn init(boot: &BootToken) -> fs::Result<()> {
     stream_log::set_limit((memory / 64).clamp(1 << 20, 256 << 20));
     guard::irq::set_doorbell_handler(boot, on_doorbell);
     device::register()?;
-    let spawn = |name, body: fn()| task::spawn(name, None, body).map_err(|_| Errno::ENOMEM);
-    spawn("scrub", scrub_memory)?.set_policy(Policy::Idle);
-    spawn("output", move_output)?;
+    // What instances bring about is no more than a program's work, unless it is raised. Threads
+    // that these start are in their group.
+    let spawn = |name, cpu, body: fn()| {
+        let thread = task::spawn(name, cpu, body).map_err(|_| Errno::ENOMEM)?;
+        thread.set_group(Group::Programs);
+        Ok::<_, Errno>(thread)
+    };
+    spawn("scrub", None, scrub_memory)?.set_policy(Policy::Idle);
+    spawn("output", None, move_output)?;
     // Doorbells ring on the first CPU, and are masked and unmasked there.
-    let node = task::spawn("node", Some(CpuId(0)), supervise).map_err(|_| Errno::ENOMEM)?;
-    node.set_policy(Policy::Fifo(NODE_PRIORITY));
+    spawn("node", Some(CpuId(0)), supervise)?.set_policy(Policy::Fifo(NODE_PRIORITY));
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use core::any::Any;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::AtomicU8;
 
-use fair::{Policy, RtLimits};
+use fair::{Group, Policy, RtLimits};
 use guard::cpu::IrqsOff;
 use guard::fpu::UserFpu;
 use topology::Topology;
@@ -192,6 +192,7 @@ interface! {
         fn set_ids(&self, process: u32, thread: u32);
         fn set_affinity(&self, mask: &[u64]) -> bool;
         fn set_policy(&self, policy: Policy);
+        fn set_group(&self, group: Group);
         fn set_user(&self, user: Option<Arc<dyn UserSpace>>);
         fn set_fpu(&self, fpu: Option<UserFpu>);
         fn with_fpu[R](&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R>;

@@ -31,7 +31,7 @@ pub use deadline::Deadline;
 pub use event::Event;
 #[cfg(not(target_os = "none"))]
 pub use explore;
-pub use fair::{Policy, RtLimits, SLICE_NS, rr_quantum_ns, set_rr_quantum_ns};
+pub use fair::{Group, Policy, RtLimits, SLICE_NS, rr_quantum_ns, set_rr_quantum_ns};
 #[cfg(not(target_os = "none"))]
 use host as platform;
 #[cfg(target_os = "none")]

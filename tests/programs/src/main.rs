@@ -11,6 +11,7 @@
 
 mod af_packet;
 mod bad_memory;
+mod busy_loops;
 mod calls;
 mod canary;
 mod core_dumps;
@@ -70,7 +71,6 @@ mod ptrace;
 mod ptys;
 mod quiet;
 mod raw_sockets;
-mod real_time_loop;
 mod receive_options;
 mod rseq;
 mod runner;
@@ -221,7 +221,8 @@ fn main() -> ExitCode {
         ["canary", arguments @ ..] => canary::run(arguments),
         ["growth", bytes] => growth::run(bytes),
         ["bad-memory"] => bad_memory::run(),
-        ["real-time-loop"] => real_time_loop::run(),
+        ["real-time-loop"] => busy_loops::real_time(),
+        ["ordinary-loop"] => busy_loops::ordinary(),
         ["hold-thread", process, number] => stopper::hold([process, number]),
         ["stop-threads", process, seed] => stopper::run([process, seed]),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),

@@ -1,15 +1,25 @@
 //! The scheduling policy of a thread: its own, and one that is lent to it by a lock with priority
 //! inheritance.
 
-use ::task::Policy;
+use ::task::{Group, Policy};
 use abi::errno::Errno;
 
 use crate::Task;
-use crate::state::sched_params::SchedParams;
+use crate::process::Process;
+use crate::state::sched_params::{SchedParams, is_realtime};
 
 /// The real-time priority of a policy, or 0.
 fn rank(policy: Policy) -> u32 {
     policy.realtime().map_or(0, u32::from)
+}
+
+/// Scheduling group of the threads of a real user: the supervisor is managed by root's.
+pub(crate) fn group_of(user: u32) -> Group {
+    if user == 0 && guard::role::is_supervisor() {
+        Group::Management
+    } else {
+        Group::Programs
+    }
 }
 
 impl Task {
@@ -27,8 +37,13 @@ impl Task {
         let mut schedule = self.sched_params.lock();
         let mut new = *schedule;
         change(&mut new)?;
+        let becomes_realtime = is_realtime(new.policy) && !is_realtime(schedule.policy);
         *schedule = new;
         self.apply(new, *self.pi_boost.lock());
+        drop(schedule);
+        if becomes_realtime {
+            self.process().leave_management();
+        }
         Ok(())
     }
 
@@ -62,6 +77,20 @@ impl Task {
         }
         if let Some(thread) = self.started_thread() {
             thread.set_policy(policy);
+        }
+    }
+}
+
+impl Process {
+    /// Schedules it as a program, whoever it belongs to: among threads of a program real-time ones
+    /// go before the others, as on Linux, and no limit is shorter.
+    fn leave_management(&self) {
+        if !guard::role::is_supervisor() {
+            return;
+        }
+        let tasks = self.tasks();
+        for thread in tasks.iter().filter_map(|task| task.started_thread()) {
+            thread.set_group(Group::Programs);
         }
     }
 }

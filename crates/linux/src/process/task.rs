@@ -21,9 +21,9 @@ use uapi::siginfo::{SigSet, UNBLOCKABLE};
 use uapi::user_addr::UserAddr;
 
 use crate::SysResult;
-use crate::process::Process;
 use crate::process::core_dump::DumpedThread;
 use crate::process::ptrace_state::PtraceState;
+use crate::process::{Process, schedule};
 use crate::state::cred::TaskCred;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::{CloseOnExec, FdTable, FdTableRef};
@@ -617,6 +617,11 @@ impl Task {
     pub(crate) fn install_cred(&self, cred: Credentials) {
         if cred.exceeds(&self.cred()) {
             self.parent_death_signal.store(0, Ordering::Relaxed);
+        }
+        if cred.user.real != self.cred().user.real
+            && let Some(thread) = self.started_thread()
+        {
+            thread.set_group(schedule::group_of(cred.user.real));
         }
         let cred = Arc::new(cred);
         self.process.set_owner(cred.clone());

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use fair::{Policy, RtLimits};
+use fair::{Group, Policy, RtLimits};
 use guard::cpu::IrqsOff;
 use guard::fpu::UserFpu;
 
@@ -21,6 +21,7 @@ pub(super) struct OfUser {
     in_reclaim: AtomicBool,
     system_ns: AtomicU64,
     policy: Mutex<Policy>,
+    group: Mutex<Group>,
     space: Mutex<Option<Arc<dyn UserSpace>>>,
     fpu: Mutex<Option<UserFpu>>,
 }
@@ -120,6 +121,10 @@ impl Thread {
     /// The policy set by [`Self::set_policy`].
     pub fn policy(&self) -> Policy {
         *self.user.policy.lock().expect("not poisoned")
+    }
+    /// Keeps the scheduling group, which changes nothing on the host.
+    pub fn set_group(&self, group: Group) {
+        *self.user.group.lock().expect("not poisoned") = group;
     }
     /// Keeps its user address space.
     pub fn set_user(&self, space: Option<Arc<dyn UserSpace>>) {

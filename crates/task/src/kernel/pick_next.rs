@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering;
 
-use fair::{HYSTERESIS_NS, Policy, RunQueue};
+use fair::{Group, HYSTERESIS_NS, Policy, RunQueue};
 use guard::cpu::CpuId;
 use guard::timer::{self, now_ns};
 
@@ -78,7 +78,7 @@ impl Cpu {
     ) {
         if queue.waiting() != 1
             || core::ptr::eq(prev, self.idle())
-            || prev.policy() != next.policy()
+            || prev.params() != next.params()
             || self.evicted.get().is_some()
             || !self.overflow.borrow().is_empty()
             || !IDLE.is_empty()
@@ -151,11 +151,7 @@ impl Cpu {
         );
         let look = queue.next_deadline().map(perturb::shorten_deadline);
         shared.wake_state.0.store(
-            self.wake_state_for(
-                picked.map(|_| next.policy()),
-                look,
-                queue.first_fair_waiter_needs_timer(),
-            ),
+            self.wake_state_for(picked.map(|_| next.policy()), look, queue),
             Ordering::Release,
         );
         self.arm_timer(look.unwrap_or(u64::MAX), picked.is_none());
@@ -167,18 +163,16 @@ impl Cpu {
 
     /// The word for other CPUs: by what means they are to announce a thread that they woke for
     /// this one.
-    fn wake_state_for(
-        &self,
-        current: Option<Policy>,
-        look: Option<u64>,
-        limit_begins: bool,
-    ) -> u32 {
+    fn wake_state_for(&self, current: Option<Policy>, look: Option<u64>, queue: &RunQueue) -> u32 {
         match (current, look) {
             (None | Some(Policy::Idle), _) => wake::SEND_IPI,
-            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) if limit_begins => {
-                wake::realtime_before_limit(priority)
+            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) => {
+                let groups = [Group::Programs, Group::Management];
+                wake::realtime(
+                    priority,
+                    groups.map(|group| queue.first_waiter_needs_timer(group)),
+                )
             }
-            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) => wake::realtime(priority),
             (_, Some(look)) if look <= self.running_since.get() + HYSTERESIS_NS => {
                 wake::TIMER_BEFORE_PREEMPTION
             }
@@ -213,7 +207,7 @@ impl Cpu {
     #[inline(always)]
     pub(super) fn can_defer(&self, queue: &RunQueue, slot: &'static Slot) -> bool {
         if self.deferred.get().is_some()
-            || !queue.may_hand_over(slot.policy())
+            || !queue.may_hand_over(slot.params())
             || !slot.may_run_on(self.id)
             || slot.migrated.load(Ordering::Relaxed)
         {
@@ -266,11 +260,11 @@ impl Cpu {
     fn enqueue(&self, queue: &mut RunQueue, slot: &'static Slot, now: u64) -> bool {
         // Before the policy is read: a later change is marked again.
         slot.policy_changed.store(false, Ordering::SeqCst);
-        let (policy, history) = (slot.policy(), slot.history());
+        let (params, history) = (slot.params(), slot.history());
         if slot.migrated.load(Ordering::Relaxed) {
-            queue.migrate_in(slot.number(), policy, &history, now)
+            queue.migrate_in(slot.number(), params, &history, now)
         } else {
-            queue.wake(slot.number(), policy, &history, now)
+            queue.wake(slot.number(), params, &history, now)
         }
     }
 
@@ -328,7 +322,7 @@ impl Cpu {
                 let _ = queue.migrate_out(look, now);
             }
             let Some(number) = changed else { return };
-            queue.set_policy(number, slot::by_number(number).policy(), now);
+            queue.set_params(number, slot::by_number(number).params(), now);
         }
     }
 
@@ -341,7 +335,7 @@ impl Cpu {
             self.enqueue_woken(queue, pending, self.id, now);
         }
         let slot = self.current();
-        queue.set_policy(slot.number(), slot.policy(), now);
+        queue.set_params(slot.number(), slot.params(), now);
         self.reschedule.set(true);
     }
 

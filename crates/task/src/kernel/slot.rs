@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use fair::{History, Policy, Recent};
+use fair::{Group, History, Params, Policy, Recent};
 use guard::context::Context;
 use guard::cpu::{CpuId, MAX_CPUS};
 use lfmutex::{Mutex, Once};
@@ -46,9 +46,9 @@ pub(super) struct Slot {
     next: AtomicU32,
     /// The CPU it runs on or last ran on, or is queued for.
     cpu: AtomicU32,
-    /// The policy it is scheduled by: that of `raised` if it is not 0, else `own_policy`.
-    policy: AtomicU32,
-    own_policy: AtomicU32,
+    /// Policy and group it is scheduled by: as `raised` says if it is not 0, else `own_params`.
+    params: AtomicU32,
+    own_params: AtomicU32,
     /// Priority of the kernel's work that the thread does now, or 0.
     raised: AtomicU8,
     /// The policy is not the one its run queue knows.
@@ -109,8 +109,8 @@ impl Slot {
             state: AtomicU32::new(PARKED),
             next: AtomicU32::new(NIL),
             cpu: AtomicU32::new(0),
-            policy: AtomicU32::new(encode(Policy::default())),
-            own_policy: AtomicU32::new(encode(Policy::default())),
+            params: AtomicU32::new(encode(Policy::default().into())),
+            own_params: AtomicU32::new(encode(Policy::default().into())),
             raised: AtomicU8::new(0),
             policy_changed: AtomicBool::new(false),
             migrated: AtomicBool::new(false),
@@ -164,12 +164,25 @@ impl Slot {
 
     #[inline]
     pub(super) fn policy(&self) -> Policy {
-        decode(self.policy.load(Ordering::Relaxed))
+        self.params().policy
     }
 
-    /// Sets the thread's own policy. `thread_id` is locked.
-    pub(super) fn set_policy(&self, policy: Policy) {
-        self.own_policy.store(encode(policy), Ordering::Relaxed);
+    #[inline]
+    pub(super) fn params(&self) -> Params {
+        decode(self.params.load(Ordering::Relaxed))
+    }
+
+    /// The scheduling group of the thread, which counts while it is not raised.
+    pub(super) fn group(&self) -> Group {
+        decode(self.own_params.load(Ordering::Relaxed)).group
+    }
+
+    /// Sets the thread's own policy and group to what `change` makes of them. `thread_id` is
+    /// locked.
+    pub(super) fn change_params(&self, change: impl FnOnce(&mut Params)) {
+        let mut params = decode(self.own_params.load(Ordering::Relaxed));
+        change(&mut params);
+        self.own_params.store(encode(params), Ordering::Relaxed);
         self.set_raised(self.raised.load(Ordering::Relaxed));
     }
 
@@ -181,11 +194,11 @@ impl Slot {
     /// Sets the priority that stands in for the thread's own policy, or (0) lets that hold again;
     /// returns the one before. `thread_id` is locked.
     pub(super) fn set_raised(&self, priority: u8) -> u8 {
-        let policy = match priority {
-            0 => self.own_policy.load(Ordering::Relaxed),
-            priority => encode(Policy::Fifo(priority)),
+        let params = match priority {
+            0 => self.own_params.load(Ordering::Relaxed),
+            priority => encode(Policy::Fifo(priority).into()),
         };
-        self.policy.store(policy, Ordering::Relaxed);
+        self.params.store(params, Ordering::Relaxed);
         self.raised.swap(priority, Ordering::Relaxed)
     }
 
@@ -254,8 +267,9 @@ impl Slot {
     }
 }
 
-/// A policy in a word: its kind, and above it the priority or nice level.
-fn encode(policy: Policy) -> u32 {
+/// Policy and group in a word: the kind of the policy, above it the priority or nice level, above
+/// that the group.
+fn encode(Params { policy, group }: Params) -> u32 {
     let (kind, value) = match policy {
         Policy::Other(nice) => (0, nice.cast_unsigned()),
         Policy::Batch(nice) => (1, nice.cast_unsigned()),
@@ -263,17 +277,22 @@ fn encode(policy: Policy) -> u32 {
         Policy::Fifo(priority) => (3, priority),
         Policy::Rr(priority) => (4, priority),
     };
-    kind | u32::from(value) << 8
+    kind | u32::from(value) << 8 | (group as u32) << 16
 }
 
 #[inline]
-fn decode(word: u32) -> Policy {
+fn decode(word: u32) -> Params {
     let value = (word >> 8) as u8;
-    match word & 0xff {
+    let policy = match word & 0xff {
         0 => Policy::Other(value.cast_signed()),
         1 => Policy::Batch(value.cast_signed()),
         2 => Policy::Idle,
         3 => Policy::Fifo(value),
         _ => Policy::Rr(value),
-    }
+    };
+    let group = match word >> 16 {
+        0 => Group::Programs,
+        _ => Group::Management,
+    };
+    Params { policy, group }
 }

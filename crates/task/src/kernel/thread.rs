@@ -9,7 +9,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use fair::{Policy, Room};
+use fair::{Group, Params, Policy, Room};
 use guard::context::Context;
 use guard::cpu::{CpuId, IrqsOff};
 use guard::fpu::UserFpu;
@@ -410,8 +410,17 @@ impl Thread {
 
     /// Sets how it is scheduled from now on, wherever it is.
     pub fn set_policy(&self, policy: Policy) {
+        self.change_params(|params| params.policy = policy);
+    }
+
+    /// Puts it into a scheduling group from now on, wherever it is.
+    pub fn set_group(&self, group: Group) {
+        self.change_params(|params| params.group = group);
+    }
+
+    fn change_params(&self, change: impl FnOnce(&mut Params)) {
         self.update_slot(|slot| {
-            slot.set_policy(policy);
+            slot.change_params(change);
             slot.policy_changed.store(true, Ordering::SeqCst);
         });
     }
@@ -593,7 +602,8 @@ pub(super) fn allocate_slot() -> Option<&'static Slot> {
     slot::create(NEXT_SLOT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Starts a thread that runs `f`, on `affinity` only if that is given.
+/// Starts a thread that runs `f`, on `affinity` only if that is given, in the caller's scheduling
+/// group.
 ///
 /// # Errors
 /// There is no memory for its stack.
@@ -616,11 +626,17 @@ pub fn spawn(
     };
     let thread = Thread::new(name, slot);
     trace_events::trace_spawn(slot, name);
+    let group = super::cpu::current_slot().group();
     {
         let mut thread_id = slot.thread_id.lock();
         *thread_id = thread.id;
         slot.set_raised(0);
-        slot.set_policy(Policy::default());
+        slot.change_params(|params| {
+            *params = Params {
+                policy: Policy::default(),
+                group,
+            };
+        });
         slot.set_allowed(|word| match affinity {
             None => u64::MAX,
             Some(cpu) if cpu.0 as usize / 64 == word => 1 << (cpu.0 % 64),

@@ -10,7 +10,8 @@
 //! * `TIMER_AT_SLICE_END`: its timer fires at the end of the slice, soon enough for who never takes
 //!   the CPU from another.
 //! * `realtime`: nobody of a lower priority can take the CPU before it is given up, which looks; or
-//!   before the time of real-time threads is over, if that runs already.
+//!   before the time of real-time threads is over, if that runs already for fair threads of the
+//!   woken one's group.
 //! * `SEND_IPI`: anything else.
 //!
 //! No wake-up is lost: the CPU makes its wake state `SEND_IPI` before it looks at the wake queues,
@@ -20,7 +21,7 @@
 use core::iter::successors;
 use core::sync::atomic::{Ordering, fence};
 
-use fair::Policy;
+use fair::{Group, Params, Policy};
 use guard::cpu::{self, CpuId};
 use guard::timer::now_ns;
 
@@ -39,14 +40,11 @@ pub(super) const TIMER_AT_SLICE_END: u32 = 4;
 /// First wake state of a CPU with a real-time thread: see [`realtime`].
 const REALTIME: u32 = 5;
 
-/// The wake state of a CPU with a real-time thread of that priority.
-pub(super) fn realtime(priority: u8) -> u32 {
-    REALTIME + 2 * u32::from(priority)
-}
-
-/// The same of one whose time begins to run when a fair thread waits.
-pub(super) fn realtime_before_limit(priority: u8) -> u32 {
-    realtime(priority) + 1
+/// The wake state of a CPU with a real-time thread of that priority. For each group: whether its
+/// time begins to run when a fair thread of that group comes to wait.
+pub(super) fn realtime(priority: u8, limit_begins: [bool; 2]) -> u32 {
+    let [programs, management] = limit_begins.map(u32::from);
+    REALTIME + (u32::from(priority) << 2 | management << 1 | programs)
 }
 
 /// Gives a thread its permit. Callable anywhere.
@@ -206,11 +204,11 @@ pub(super) fn send(slot: &'static Slot, target: CpuId) -> WakeMethod {
     let me = cpu::current();
     slot.set_cpu(target);
     shared(me).counters.remote_wakes.add(1);
-    let policy = slot.policy();
+    let params = slot.params();
     shared(target)
         .wake_queues
         .push(me.0 as usize, slot.number(), slot::next_link);
-    notify_cpu(target, policy)
+    notify_cpu(target, params)
 }
 
 /// The thread's stack is free now, and it may not run here.
@@ -219,18 +217,19 @@ pub(super) fn send_evicted(slot: &'static Slot) {
 }
 
 /// Sees to it that a CPU looks at what was put into a wake queue of it, in time for a thread of
-/// that policy. Interrupts are off.
-fn notify_cpu(target: CpuId, policy: Policy) -> WakeMethod {
+/// that policy and group. Interrupts are off.
+fn notify_cpu(target: CpuId, params: Params) -> WakeMethod {
     fence(Ordering::SeqCst);
     let state = shared(target).wake_state.0.load(Ordering::Relaxed);
     let waits = match state {
         NEED_RESCHED => true,
         POLLING | SEND_IPI => false,
-        TIMER_BEFORE_PREEMPTION => policy.realtime().is_none(),
-        TIMER_AT_SLICE_END => matches!(policy, Policy::Batch(_) | Policy::Idle),
-        state => match policy.realtime() {
-            Some(priority) => realtime_before_limit(priority) < state,
-            None => state & 1 == REALTIME & 1,
+        TIMER_BEFORE_PREEMPTION => params.policy.realtime().is_none(),
+        TIMER_AT_SLICE_END => matches!(params.policy, Policy::Batch(_) | Policy::Idle),
+        state => match (params.policy.realtime(), params.group) {
+            (Some(priority), _) => u32::from(priority) < (state - REALTIME) >> 2,
+            (None, Group::Programs) => (state - REALTIME) & 1 == 0,
+            (None, Group::Management) => (state - REALTIME) & 2 == 0,
         },
     };
     if waits {

@@ -73,7 +73,11 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
                 outranked,
             ),
             (
-                "a real-time loop of root leaves others a twentieth of the processor, and `skerry ls` answers",
+                "thirty busy programs of an ordinary user get the CPU a few times while `skerry ls` answers",
+                answered,
+            ),
+            (
+                "a real-time loop of root leaves management a quarter of the processor, and `skerry ls` answers",
                 throttled,
             ),
             (
@@ -145,15 +149,26 @@ fn outranked(printed: &str) -> Result<String> {
     Ok(format!("{switches} switches"))
 }
 
-/// The real-time program had the processor but for a twentieth of it, in which the tool was served,
-/// at least once in two periods. A host that is late takes time from whoever has the processor, so
-/// the program may have had less.
+/// Switches of the supervisor's processor while the tool answered ten times beside busy programs of
+/// an ordinary user: some 30, as each of its waits may give one of them a turn. Where its shell was
+/// a program among them it was 359.
+fn answered(printed: &str) -> Result<String> {
+    const MOST: u64 = 200;
+    let (before, after) = (numbers(printed, "before")?, numbers(printed, "after")?);
+    let switches = after[0] - before[0];
+    ensure!(switches < MOST, "{switches} switches");
+    Ok(format!("{switches} switches"))
+}
+
+/// The real-time program had the processor but for a quarter of it, in which management was served:
+/// more than the twentieth that Linux's limit leaves. A host that is late takes time from whoever
+/// has the processor, so the program may have had less.
 fn throttled(printed: &str) -> Result<String> {
     let (before, after) = (numbers(printed, "before")?, numbers(printed, "after")?);
     let [elapsed, used] = [0, 1].map(|i| after[i] - before[i]);
     let share = used * 100 / elapsed.max(1);
     ensure!(
-        (50..=97).contains(&share),
+        (40..=85).contains(&share),
         "the real-time program had {share}% of the processor"
     );
     let served = numbers(printed, "served")?[0];
