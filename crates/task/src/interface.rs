@@ -38,6 +38,12 @@ trait Platform {
         affinity: Option<CpuId>,
         f: impl FnOnce() + Send + 'static,
     ) -> Result<Arc<Thread>, NoMemory>;
+    fn spawn_scheduled(
+        name: &str,
+        policy: Policy,
+        cpus: &[u64],
+        f: impl FnOnce() + Send + 'static,
+    ) -> Result<Arc<Thread>, NoMemory>;
     fn current() -> Arc<Thread>;
     fn try_current() -> Option<Arc<Thread>>;
     fn park();
@@ -67,6 +73,14 @@ impl Platform for Body {
         f: impl FnOnce() + Send + 'static,
     ) -> Result<Arc<Thread>, NoMemory> {
         platform::spawn(name, affinity, f)
+    }
+    fn spawn_scheduled(
+        name: &str,
+        policy: Policy,
+        cpus: &[u64],
+        f: impl FnOnce() + Send + 'static,
+    ) -> Result<Arc<Thread>, NoMemory> {
+        platform::spawn_scheduled(name, policy, cpus, f)
     }
     fn current() -> Arc<Thread> {
         platform::current()

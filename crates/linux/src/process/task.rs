@@ -337,12 +337,15 @@ impl Task {
         self.attach_thread(thread);
     }
 
-    /// Gives the task its kernel thread, with the policy and the CPUs that it is to have: before it
-    /// runs for the first time, as its maker may be what keeps it from running.
+    /// Gives the task its kernel thread, which has the policy and the CPUs that the task had when
+    /// it was started. Before it runs for the first time, as its maker may be what keeps it from
+    /// running; the thread does it too, as it may run first.
     pub(crate) fn attach_thread(&self, thread: Arc<Thread>) {
         // Known to others first: what they change from now on reaches the thread, and what they
         // changed before is done here.
-        self.thread.call_once(|| thread);
+        if self.thread.set(thread).is_err() {
+            return;
+        }
         let cpus = self.cpus_allowed.lock();
         if !cpus.is_empty() {
             self.thread().set_affinity(&cpus);

@@ -319,7 +319,13 @@ pub(crate) fn wake_up_new_task(
         }
         (upcalls::get().run_user)(&task, regs);
     };
-    let thread = ::task::spawn(&name, None, body).map_err(|_| Errno::EAGAIN)?;
+    // From the first, so that it goes on nowhere else and waits for whom its maker waits: what is
+    // changed meanwhile it gets when it is known.
+    let (policy, cpus) = (
+        child.sched_params().class(),
+        child.cpus_allowed.lock().clone(),
+    );
+    let thread = ::task::spawn_scheduled(&name, policy, &cpus, body).map_err(|_| Errno::EAGAIN)?;
     child.attach_thread(thread);
     Ok(())
 }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
+use fair::Policy;
 pub use guard::cpu::CpuId;
 use lfmutex::{Token, scheduler};
 use topology::{Levels, Topology};
@@ -219,6 +220,21 @@ pub fn spawn(
         });
     }
     Ok(take.recv().expect("the thread sends first"))
+}
+
+/// Starts a thread that runs `body`, with a policy that is kept for tests to read.
+///
+/// # Errors
+/// Never on the host.
+pub fn spawn_scheduled(
+    name: &str,
+    policy: Policy,
+    _cpus: &[u64],
+    body: impl FnOnce() + Send + 'static,
+) -> Result<Arc<Thread>, NoMemory> {
+    let thread = spawn(name, None, body)?;
+    thread.set_policy(policy);
+    Ok(thread)
 }
 
 /// Handle of the calling thread.

@@ -42,7 +42,7 @@ use lfmutex::{Token, scheduler};
 pub(crate) use perturb::preemption_point;
 pub use rt_bandwidth::{change_rt_limits, rt_limits};
 pub use switch::{PreemptGuard, preempt_disable, yield_now};
-pub use thread::{Raised, Thread, UserSpace, current, raise, spawn, try_current};
+pub use thread::{Raised, Thread, UserSpace, current, raise, spawn, spawn_scheduled, try_current};
 use topology::Topology;
 pub use trace_events::{Site, lock_sites, start_recording};
 

@@ -612,10 +612,53 @@ pub fn spawn(
     affinity: Option<CpuId>,
     f: impl FnOnce() + Send + 'static,
 ) -> Result<Arc<Thread>, NoMemory> {
-    let recycled = FREE_SLOTS.lock().pop();
+    let allowed = |word| match affinity {
+        None => u64::MAX,
+        Some(cpu) if cpu.0 as usize / 64 == word => 1 << (cpu.0 % 64),
+        Some(_) => 0,
+    };
+    spawn_on(name, Policy::default(), allowed, f)
+}
+
+/// The same with a policy, on the CPUs whose bit in `cpus` is set only (none given: on all). It has
+/// both from the first: it goes nowhere else, and before nobody it may not go before.
+///
+/// # Errors
+/// There is no memory for its stack.
+pub fn spawn_scheduled(
+    name: &str,
+    policy: Policy,
+    cpus: &[u64],
+    f: impl FnOnce() + Send + 'static,
+) -> Result<Arc<Thread>, NoMemory> {
+    let allowed = |word| match cpus {
+        [] => u64::MAX,
+        cpus => cpus.get(word).copied().unwrap_or(0),
+    };
+    spawn_on(name, policy, allowed, f)
+}
+
+/// Takes a slot whose thread has ended and left its stack. One that is still on its way to sleep
+/// would go on where it is, which may be a CPU that the next thread may not run on.
+fn take_free_slot() -> Option<&'static Slot> {
+    let mut free = FREE_SLOTS.lock();
+    let at = free.iter().rposition(|&number| {
+        let slot = slot::by_number(number);
+        slot.is_parked() && !slot.on_cpu()
+    })?;
+    Some(slot::by_number(free.swap_remove(at)))
+}
+
+fn spawn_on(
+    name: &str,
+    policy: Policy,
+    allowed: impl Fn(usize) -> u64,
+    f: impl FnOnce() + Send + 'static,
+) -> Result<Arc<Thread>, NoMemory> {
+    let recycled = take_free_slot();
     let fresh = recycled.is_none();
     let slot = match recycled {
-        Some(number) => slot::by_number(number),
+        Some(slot) => slot,
         None => {
             let stack = KernelStack::new().ok_or(NoMemory)?;
             reserve_free_slot()?;
@@ -631,23 +674,12 @@ pub fn spawn(
         let mut thread_id = slot.thread_id.lock();
         *thread_id = thread.id;
         slot.set_raised(0);
-        slot.change_params(|params| {
-            *params = Params {
-                policy: Policy::default(),
-                group,
-            };
-        });
-        slot.set_allowed(|word| match affinity {
-            None => u64::MAX,
-            Some(cpu) if cpu.0 as usize / 64 == word => 1 << (cpu.0 % 64),
-            Some(_) => 0,
-        });
+        slot.change_params(|params| *params = Params { policy, group });
+        slot.set_allowed(allowed);
     }
     if fresh {
         slot.set_cpu(wake::least_loaded(slot));
     }
-    // A recycled slot may still be on its way to sleep on the CPU it names: the wake-up decides
-    // where it goes on.
     *slot.job.lock() = Some(Job {
         thread: thread.clone(),
         body: Box::new(f),
