@@ -40,89 +40,9 @@ pub fn tests() -> Vec<Test> {
             run: diff::run,
         },
         Test {
-            name: "machine/faults",
-            place: SkerryMachine,
-            run: partitions::faults,
-        },
-        Test {
-            name: "machine/life",
-            place: SkerryMachine,
-            run: partitions::life,
-        },
-        Test {
-            name: "machine/churn",
-            place: SkerryMachine,
-            run: partitions::churn,
-        },
-        Test {
-            name: "machine/debian",
-            place: SkerryMachine,
-            run: debian::programs,
-        },
-        Test {
-            name: "machine/tracing",
-            place: SkerryMachine,
-            run: tracing::run,
-        },
-        Test {
-            name: "machine/development",
-            place: SkerryMachine,
-            run: debian::development,
-        },
-        Test {
-            name: "machine/shell",
-            place: SkerryMachine,
-            run: shell::run,
-        },
-        Test {
-            name: "machine/runtimes",
-            place: SkerryMachine,
-            run: runtimes::servers,
-        },
-        Test {
-            name: "machine/mounts",
-            place: SkerryMachine,
-            run: mounts::run,
-        },
-        Test {
-            name: "machine/python",
-            place: SkerryMachine,
-            run: python::short,
-        },
-        Test {
-            name: "machine/stress-ng",
-            place: SkerryMachine,
-            run: stress::short,
-        },
-        Test {
-            name: "machine/fuzz",
-            place: SkerryMachine,
-            run: fuzz::run,
-        },
-        Test {
-            name: "machine/hunts",
-            place: SkerryMachine,
-            run: fuzz::short_hunts,
-        },
-        Test {
-            name: "machine/servers",
-            place: SkerryMachine,
-            run: servers::run,
-        },
-        Test {
-            name: "machine/terminal",
+            name: "machine/programs-1",
             place: AnyMachine,
-            run: terminal::run,
-        },
-        Test {
-            name: "machine/busybox",
-            place: AnyMachine,
-            run: busybox::run,
-        },
-        Test {
-            name: "machine/programs-4",
-            place: AnyMachine,
-            run: programs::on_four,
+            run: programs::on_one,
         },
         Test {
             name: "machine/programs-2",
@@ -130,9 +50,44 @@ pub fn tests() -> Vec<Test> {
             run: programs::on_two,
         },
         Test {
-            name: "machine/programs-1",
+            name: "machine/programs-4",
             place: AnyMachine,
-            run: programs::on_one,
+            run: programs::on_four,
+        },
+        Test {
+            name: "machine/fuzz",
+            place: SkerryMachine,
+            run: fuzz::run,
+        },
+        Test {
+            name: "machine/life",
+            place: SkerryMachine,
+            run: partitions::life,
+        },
+        Test {
+            name: "machine/faults",
+            place: SkerryMachine,
+            run: partitions::faults,
+        },
+        Test {
+            name: "machine/runtimes",
+            place: SkerryMachine,
+            run: runtimes::servers,
+        },
+        Test {
+            name: "machine/churn",
+            place: SkerryMachine,
+            run: partitions::churn,
+        },
+        Test {
+            name: "machine/hunts",
+            place: SkerryMachine,
+            run: fuzz::short_hunts,
+        },
+        Test {
+            name: "machine/python",
+            place: SkerryMachine,
+            run: python::short,
         },
         Test {
             name: "machine/scheduler",
@@ -140,14 +95,59 @@ pub fn tests() -> Vec<Test> {
             run: scheduler::run,
         },
         Test {
-            name: "machine/boot",
+            name: "machine/tracing",
             place: SkerryMachine,
-            run: boot::small,
+            run: tracing::run,
+        },
+        Test {
+            name: "machine/servers",
+            place: SkerryMachine,
+            run: servers::run,
+        },
+        Test {
+            name: "machine/debian",
+            place: SkerryMachine,
+            run: debian::programs,
+        },
+        Test {
+            name: "machine/shell",
+            place: SkerryMachine,
+            run: shell::run,
         },
         Test {
             name: "machine/memory",
             place: SkerryMachine,
             run: memory::run,
+        },
+        Test {
+            name: "machine/development",
+            place: SkerryMachine,
+            run: debian::development,
+        },
+        Test {
+            name: "machine/mounts",
+            place: SkerryMachine,
+            run: mounts::run,
+        },
+        Test {
+            name: "machine/busybox",
+            place: AnyMachine,
+            run: busybox::run,
+        },
+        Test {
+            name: "machine/stress-ng",
+            place: SkerryMachine,
+            run: stress::short,
+        },
+        Test {
+            name: "machine/terminal",
+            place: AnyMachine,
+            run: terminal::run,
+        },
+        Test {
+            name: "machine/boot",
+            place: SkerryMachine,
+            run: boot::small,
         },
         Test {
             name: "machine/topology",
