@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::time::Duration;
 use std::{fs, io, ptr, thread};
 
 use anyhow::{Context, Result, ensure};
@@ -243,6 +244,10 @@ enum Expect {
 
 /// Processes make objects, one after the other, until one is killed or there are enough.
 fn exhaust(make: Make, expect: Expect) -> Result<String> {
+    // Of the kind before, some is freed only after its makers have ended.
+    while kernel_pages().is_some_and(|(has, mark)| has > mark) {
+        thread::sleep(Duration::from_millis(10));
+    }
     let kills = kills()?;
     let mut children: Vec<pid_t> = Vec::new();
     let mut said = Vec::new();
