@@ -1,7 +1,6 @@
 //! Leaks: a deed is done many times, and the machine has as much of everything as before
 //! (`/proc/skerry/objects`). On a system without that file it is only done.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::ptr;
@@ -130,15 +129,6 @@ impl Objects {
             Ok((name.to_owned(), count.parse()?))
         };
         text.lines().map(parse).collect::<Result<_>>().map(Self)
-    }
-
-    /// Small objects, by size, of which there are more than `before`: one at least.
-    pub fn more_small_ones(&self, before: &Self) -> BTreeSet<String> {
-        let pairs = before.0.iter().zip(&self.0);
-        pairs
-            .filter(|((name, before), (_, now))| name.starts_with("heap_") && now > before)
-            .map(|((name, _), _)| name.clone())
-            .collect()
     }
 
     /// Classes that have grown since `before` by more than the tolerance.
