@@ -405,12 +405,16 @@ fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
     result
 }
 
+/// The deadline of a call that waits for so many milliseconds; none if they are negative.
+fn deadline(timeout_ms: i32) -> Option<Deadline> {
+    let ms = u64::try_from(timeout_ms).ok()?;
+    Some(Deadline::after_ns(ms * 1_000_000))
+}
+
 fn settle(request: &IoctlRequest<'_>) -> Result<usize> {
     let mut call: Settle = request.read()?;
     let instance = find(call.id)?;
-    let deadline = u64::try_from(call.timeout_ms)
-        .ok()
-        .map(|ms| Deadline::after_ns(ms * 1_000_000));
+    let deadline = deadline(call.timeout_ms);
     let settled = || instance.outcome(call.epoch).transpose();
     let outcome = instance
         .state_changed
@@ -433,9 +437,7 @@ fn settle(request: &IoctlRequest<'_>) -> Result<usize> {
 fn wait(request: &IoctlRequest<'_>) -> Result<usize> {
     let mut call: Wait = request.read()?;
     let instance = find(call.id)?;
-    let deadline = u64::try_from(call.timeout_ms)
-        .ok()
-        .map(|ms| Deadline::after_ns(ms * 1_000_000));
+    let deadline = deadline(call.timeout_ms);
     let ended = || instance.has_ended().then_some(());
     instance.hurry();
     instance

@@ -84,6 +84,29 @@ struct InstanceState {
     resizing: Resizing,
 }
 
+impl InstanceState {
+    /// Memory that the instance lacks for `bytes` in all, in whole granules. It has `memory`.
+    ///
+    /// # Errors
+    /// Why it does not get that, however much is free.
+    fn missing(&self, memory: Memory, bytes: u64) -> core::result::Result<u64, ResizeError> {
+        let runs = self.status.state == dev::STATE_RUNNING && !self.reclaiming;
+        if self.partition.is_none() || !runs {
+            return Err(GrowError::Stopped.into());
+        }
+        if self.resizing.staging || self.resizing.pending.is_some() {
+            return Err(GrowError::Pending.into());
+        }
+        let whole = bytes.checked_next_multiple_of(GRANULE_SIZE as u64);
+        let missing = whole.unwrap_or(u64::MAX).checked_sub(memory.has);
+        let missing = missing.ok_or(ResizeError::Shrink)?;
+        if missing > memory.most - memory.has {
+            return Err(GrowError::Limit.into());
+        }
+        Ok(missing)
+    }
+}
+
 /// Changes of what an instance has.
 struct Resizing {
     /// Memory is being taken for one, without the lock.
@@ -296,40 +319,21 @@ impl Instance {
         extent: Extent,
     ) -> (core::result::Result<u64, ResizeError>, Memory) {
         let mut record = self.record.lock();
-        let Some(partition) = &record.partition else {
-            return (Err(GrowError::Stopped.into()), Memory::default());
-        };
-        let memory = Memory {
+        let partition = record.partition.as_ref();
+        let memory = partition.map_or_else(Memory::default, |partition| Memory {
             has: partition.memory_bytes(),
             most: partition.memory_limit(),
+        });
+        let missing = match record.missing(memory, bytes) {
+            Ok(missing @ 1..) => missing,
+            nothing => return (nothing, memory),
         };
-        let whole = bytes.checked_next_multiple_of(GRANULE_SIZE as u64);
-        let missing = whole.unwrap_or(u64::MAX).checked_sub(memory.has);
-        let missing = match missing {
-            _ if record.status.state != dev::STATE_RUNNING || record.reclaiming => {
-                return (Err(GrowError::Stopped.into()), memory);
-            }
-            _ if record.resizing.staging || record.resizing.pending.is_some() => {
-                return (Err(GrowError::Pending.into()), memory);
-            }
-            None => return (Err(ResizeError::Shrink), memory),
-            Some(0) => return (Ok(0), memory),
-            Some(missing) if missing > memory.most - memory.has => {
-                return (Err(GrowError::Limit.into()), memory);
-            }
-            Some(missing) if extent == Extent::DryRun => {
-                let free = partition::resources().mem_free / GRANULE_SIZE as u64;
-                let free = free * GRANULE_SIZE as u64;
-                let error = GrowError::Memory { free };
-                let fits = if missing <= free {
-                    Ok(0)
-                } else {
-                    Err(error.into())
-                };
-                return (fits, memory);
-            }
-            Some(missing) => missing,
-        };
+        if extent == Extent::DryRun {
+            let free = partition::resources().mem_free / GRANULE_SIZE as u64 * GRANULE_SIZE as u64;
+            let fits = missing <= free;
+            let fits = fits.then_some(0).ok_or(GrowError::Memory { free });
+            return (fits.map_err(ResizeError::from), memory);
+        }
         record.resizing.staging = true;
         drop(record);
         // Cleaning takes a while, and the node thread must not wait for it.
