@@ -93,6 +93,21 @@ macro_rules! variable {
     }};
 }
 
+/// A limit on what users have open ([`charge::Limit`]).
+macro_rules! charged {
+    ($path:literal, $most:expr, $limit:ident) => {
+        setting(
+            $path,
+            (0, $most as Number),
+            || charge::$limit.get() as Number,
+            |number| {
+                charge::$limit.set(number as usize);
+                Ok(())
+            },
+        )
+    };
+}
+
 /// A limit of the caller's namespace of System V objects and message queues.
 macro_rules! ipc {
     ($path:literal, $least:expr, $most:expr, $limit:ident) => {
@@ -164,15 +179,7 @@ const SETTINGS: &[Tunable] = &[
         fdtable::MAX_LIMIT,
         NR_OPEN
     ),
-    setting(
-        "fs/file-max",
-        (0, i64::MAX as Number),
-        || charge::MAX_FILES.get() as Number,
-        |count| {
-            charge::MAX_FILES.set(count as usize);
-            Ok(())
-        },
-    ),
+    charged!("fs/file-max", i64::MAX, MAX_FILES),
     setting(
         "fs/pipe-max-size",
         (0, INT_MAX),
@@ -349,24 +356,8 @@ const SETTINGS: &[Tunable] = &[
     ),
     // Linux gave the setting up, and takes both values.
     setting("kernel/auto_msgmni", (0, 1), || 0, |_| Ok(())),
-    setting(
-        "user/max_inotify_instances",
-        (0, INT_MAX),
-        || charge::MAX_USER_INSTANCES.get() as Number,
-        |count| {
-            charge::MAX_USER_INSTANCES.set(count as usize);
-            Ok(())
-        },
-    ),
-    setting(
-        "user/max_inotify_watches",
-        (0, INT_MAX),
-        || charge::MAX_INOTIFY_WATCHES.get() as Number,
-        |count| {
-            charge::MAX_INOTIFY_WATCHES.set(count as usize);
-            Ok(())
-        },
-    ),
+    charged!("user/max_inotify_instances", INT_MAX, MAX_USER_INSTANCES),
+    charged!("user/max_inotify_watches", INT_MAX, MAX_INOTIFY_WATCHES),
 ];
 
 /// Number that a text begins with, as Linux reads it: with a sign, decimal, octal or hexadecimal.
@@ -415,13 +406,13 @@ pub(super) fn apply_command_line(words: &str) {
         .filter_map(|word| word.strip_prefix("sysctl.")?.split_once('='));
     for (name, value) in settings {
         let path = name.replace('.', "/");
-        let value = value.as_bytes();
+        let text = value.as_bytes();
         let done = match SETTINGS.iter().find(|setting| setting.path == path) {
-            Some(setting) => setting.store(value),
-            None => remembered::find(&path).map_or(Err(Errno::ENOENT), |kept| kept.store(value)),
+            Some(setting) => setting.store(text),
+            None => remembered::find(&path).map_or(Err(Errno::ENOENT), |kept| kept.store(text)),
         };
         if let Err(error) = done {
-            log::warn!("sysctl {name}: {error}");
+            log::warn!("sysctl {name}={value}: {error}");
         }
     }
 }
