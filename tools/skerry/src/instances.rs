@@ -149,9 +149,9 @@ pub fn creation_error(refused: &CreateError, request: &CreateOptions, name: &str
         ),
         CreateError::TooSmall { least } => {
             format!(
-                "{} of memory are too little: give --mem {}M or more",
+                "{} of memory are too little: give --mem {} or more",
                 size::format(request.memory),
-                least.div_ceil(1 << 20)
+                size::option(*least)
             )
         }
         CreateError::Taken => {
@@ -303,10 +303,10 @@ fn load(
 /// instance's memory; `least` would be enough.
 fn too_little_memory(request: &CreateOptions, (what, len): (&str, u64), least: u64) -> Failure {
     Failure::new(format!(
-        "{what} ({}) does not fit into {} of memory: give --mem {}M or more, or a smaller --rootfs",
+        "{what} ({}) does not fit into {} of memory: give --mem {} or more, or a smaller --rootfs",
         size::format(len),
         size::format(request.memory),
-        least.div_ceil(1 << 20)
+        size::option(least)
     ))
 }
 

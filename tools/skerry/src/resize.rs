@@ -87,7 +87,8 @@ fn refused(status: &Status, call: &Resize, asked: u64, error: &io::Error) -> Fai
     Failure::new(match call.reason {
         dev::REASON_SHRINK => format!(
             "{name} has {has} of memory, and a running instance cannot give memory back yet \
-             (asked for {asked}): give --mem {has} or more"
+             (asked for {asked}): give --mem {} or more",
+            size::option(call.mem)
         ),
         dev::REASON_LIMIT => format!(
             "{name} may have {} of memory at most, a multiple of what it was created with (asked \
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(
             say(32 << 20),
             "sleep has 64 MiB of memory, and a running instance cannot give memory back yet \
-             (asked for 32 MiB): give --mem 64 MiB or more"
+             (asked for 32 MiB): give --mem 64M or more"
         );
         assert!(say(1 << 30).contains("512 MiB of memory at most"));
         assert_eq!(

@@ -66,6 +66,11 @@ pub fn format(bytes: u64) -> String {
     }
 }
 
+/// A size as an option takes it, in whole MiB: what `bytes` need, so that it is enough.
+pub fn option(bytes: u64) -> String {
+    format!("{}M", bytes.div_ceil(1 << 20))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +89,14 @@ mod tests {
             (" 8m ", 8 << 20),
         ] {
             assert_eq!(parse(text).unwrap(), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_option_is_read_as_enough() {
+        for bytes in [1, 1 << 20, (1 << 20) + 1, (5 << 30) + 1] {
+            let read = parse(&option(bytes)).unwrap();
+            assert!((bytes..bytes + (1 << 20)).contains(&read), "{bytes}");
         }
     }
 
