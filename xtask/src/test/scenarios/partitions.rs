@@ -142,21 +142,21 @@ fn numbers(printed: &str, name: &str) -> Result<Vec<u64>> {
 /// programs. Were it done when each of the thirty has had its turn, every wait would be thirty of
 /// them, and it waits some fifty times.
 fn outranked(printed: &str) -> Result<String> {
-    const MOST: u64 = 600;
-    let (before, after) = (numbers(printed, "before")?, numbers(printed, "after")?);
-    let switches = after[0] - before[0];
-    ensure!(switches < MOST, "{switches} switches");
-    Ok(format!("{switches} switches"))
+    fewer_switches(printed, 600)
 }
 
 /// Switches of the supervisor's processor while the tool answered ten times beside busy programs of
 /// an ordinary user: some 30, as each of its waits may give one of them a turn. Where its shell was
 /// a program among them it was 359.
 fn answered(printed: &str) -> Result<String> {
-    const MOST: u64 = 200;
+    fewer_switches(printed, 200)
+}
+
+/// Checks that there were fewer than `limit` switches between the two counts that are printed.
+fn fewer_switches(printed: &str, limit: u64) -> Result<String> {
     let (before, after) = (numbers(printed, "before")?, numbers(printed, "after")?);
     let switches = after[0] - before[0];
-    ensure!(switches < MOST, "{switches} switches");
+    ensure!(switches < limit, "{switches} switches");
     Ok(format!("{switches} switches"))
 }
 
