@@ -62,8 +62,9 @@ fn of(directory: &'static str) -> impl FnOnce(Errno) -> RootFsError {
 /// Makes the root file system. An archive that is broken gives what came before the broken entry,
 /// and a message.
 ///
-/// # Errors If memory does not hold the archive's files, or it has something else where the
-/// kernel's own file systems belong.
+/// # Errors
+/// If memory does not hold the archive's files, or it has something else where the kernel's own
+/// file systems belong.
 pub(crate) fn make_root_fs() -> core::result::Result<FsStruct, RootFsError> {
     let frames = guard::mem::stats().total;
     // The limit of pages cannot be reached; `df` shows what is used of it. A file takes about 1 KiB

@@ -246,8 +246,8 @@ pub struct Load {
     pub ptr: u64,
     /// Length of the image in bytes.
     pub len: u64,
-    /// Where it does not fit: the least memory of an instance into which it would, in bytes.
-    /// Written by the kernel.
+    /// Least memory, in bytes, of an instance that would hold it, if this one does not; 0
+    /// otherwise. Written by the kernel.
     pub needed: u64,
 }
 

@@ -111,7 +111,7 @@ fn entries(granules: &BTreeMap<u64, u64>, merge: bool) -> Vec<Entry> {
 /// A change of an epoch: what a supervisor does, or what a broken one might.
 #[derive(Clone, Debug)]
 enum Change {
-    /// So many granules more, from a place on.
+    /// Adds `count` granules that lie at `place` and behind it.
     Grow { place: u64, count: u64, merge: bool },
     /// A word of an entry is another one.
     Word {

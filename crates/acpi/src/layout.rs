@@ -35,7 +35,8 @@ struct RootPointer {
     reserved: [u8; 3],
 }
 
-/// Where a BIOS says what segment the first KiB of its extended data area begins at (5.2.5.1).
+/// Address of the word in which a BIOS keeps the segment of its extended data area, whose first KiB
+/// may hold the root pointer (5.2.5.1).
 const EXTENDED_DATA: u64 = 0x40e;
 const EXTENDED_DATA_BYTES: u64 = 1 << 10;
 /// The BIOS's own memory (5.2.5.1).

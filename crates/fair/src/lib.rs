@@ -42,8 +42,7 @@ pub use queue::{Room, RunQueue};
 pub const HYSTERESIS_NS: u64 = 2_000_000;
 /// Time that a fair thread runs before the next one that waits, in nanoseconds.
 pub const SLICE_NS: u64 = 2 * HYSTERESIS_NS;
-/// Time that a `SCHED_RR` thread runs before the next one of its priority, in nanoseconds.
-/// Unless somebody says otherwise ([`set_rr_quantum_ns`]).
+/// Initial value of [`rr_quantum_ns`]: Linux's 100 ms.
 pub const RR_QUANTUM_NS: u64 = 100_000_000;
 
 static QUANTUM_NS: AtomicU64 = AtomicU64::new(RR_QUANTUM_NS);

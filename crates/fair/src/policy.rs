@@ -31,9 +31,9 @@ pub enum Group {
 /// Policy and group of a thread: all that a run queue must know to place it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Its policy.
+    /// Scheduling policy, with priority or nice level.
     pub policy: Policy,
-    /// The group it belongs to.
+    /// Scheduling group that the thread is in.
     pub group: Group,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Entity {
 }
 
 impl Entity {
-    /// Its real-time priority, unless it is a fair one.
+    /// Real-time priority of the thread; `None` for a fair one.
     fn realtime(&self) -> Option<u8> {
         self.params.policy.realtime()
     }

@@ -80,8 +80,8 @@ proptest! {
         prop_assert!(programs <= (periods + 2) * (fair_ns + HYSTERESIS_NS), "{programs}");
     }
 
-    /// Where all three want the CPU for ever real-time threads leave what they leave management,
-    /// and of that programs have their part.
+    /// Programs, management and real-time threads that all want the CPU for ever each get the part
+    /// that whoever goes before them leaves.
     #[test]
     fn nobody_starves_beside_two_that_go_first(
         realtime in realtime_policy(),

@@ -33,7 +33,8 @@ pub(crate) struct Added<'a> {
     first: u64,
     /// Physical address of each granule, and [`THERE`].
     places: &'a [AtomicU64],
-    /// Where its reference counts are: number of the first one of them in a table of all frames.
+    /// Place of each granule's reference counts: the number of the first one, if all frames, from
+    /// frame 0 on, held nothing but counts.
     counts: &'a [AtomicU64],
     /// Numbers of granules plus one, by the hash of their addresses. At most half of it is used.
     index: &'a [AtomicU64],

@@ -172,7 +172,7 @@ const SEQUENCES: i32 = i32::MAX >> INDEX_BITS;
 pub(crate) struct IpcIds<T> {
     sequence: i32,
     last_index: i32,
-    /// Where the search for a free index begins.
+    /// First index that the search for a free one looks at.
     next_index: i32,
     /// Number that the next object gets, or the next free one of the same sequence
     /// (`/proc/sys/kernel/*_next_id`); -1 if nobody has asked for one.
