@@ -172,6 +172,9 @@ impl Watch {
         fs::create_dir_all(DIRECTORY)?;
         fs::set_permissions(DIRECTORY, fs::Permissions::from_mode(0o1777))?;
         round::prepare()?;
+        // A round of root's may unmount `/proc` ("proc" after a `chdir` to "/"). Who stands in it
+        // still reads it by relative paths.
+        std::env::set_current_dir("/proc")?;
         // SAFETY: numbers only. What rounds leave is this process' to take in.
         checked(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) })?;
         // Threads of a round that may go before all others and never sleep have the CPUs until
@@ -325,7 +328,7 @@ impl Watch {
     fn nothing_is_left(&mut self) -> Result<()> {
         let start = Instant::now();
         loop {
-            let others: Vec<i32> = fs::read_dir("/proc")?
+            let others: Vec<i32> = fs::read_dir(".")?
                 .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
                 .filter(|&pid| pid != std::process::id() as i32)
                 .filter(|&pid| self.options.users == Users::Any || is_of_nobody(pid))
@@ -344,10 +347,10 @@ impl Watch {
     }
 }
 
-/// Whether a process is of a user that rounds are made as.
+/// Whether a process is of a user that rounds are made as; the working directory is `/proc`.
 fn is_of_nobody(pid: i32) -> bool {
     let nobody = round::NOBODY.to_string();
-    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| {
+    fs::read_to_string(format!("{pid}/status")).is_ok_and(|status| {
         status
             .lines()
             .find_map(|line| line.strip_prefix("Uid:"))

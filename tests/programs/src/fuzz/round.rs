@@ -251,6 +251,9 @@ fn directory(random: &mut Random) {
     drop(fs::create_dir(&path));
     if std::env::set_current_dir(&path).is_ok() {
         arena::files(&broken_program(random));
+    } else {
+        // What it leaves must not be the files of the machine.
+        drop(std::env::set_current_dir("/tmp"));
     }
 }
 
