@@ -67,6 +67,10 @@ calls! {
     RESIZE = 14, Resize;
     /// Sleeps until an instance has answered a change; a signal interrupts it.
     SETTLE = 15, Settle;
+    /// Opens the list of what has happened to instances as a new descriptor (close-on-exec), which
+    /// is the result: `read` gives whole [`Event`]s, beginning with the oldest that is kept; `poll`
+    /// and `O_NONBLOCK` work.
+    EVENTS = 16, Events;
 }
 
 /// `state`: it has CPUs and memory.
@@ -377,6 +381,79 @@ pub struct Wait {
     pub reserved: u32,
 }
 
+/// `flags` of [`Events`]: reading waits for more; otherwise the end is where the list ends now.
+pub const EVENTS_FOLLOW: u32 = 1;
+
+/// See [`EVENTS`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Events {
+    /// `EVENTS_*`.
+    pub flags: u32,
+    /// Unused; zero.
+    pub reserved: u32,
+}
+
+/// `kind` of an [`Event`]: it was created; `value` is its memory in bytes.
+pub const EVENT_CREATE: u32 = 1;
+/// `kind`: its CPUs were started.
+pub const EVENT_START: u32 = 2;
+/// `kind`: it has adopted a change; `value` is its memory in bytes.
+pub const EVENT_RESIZE: u32 = 3;
+/// `kind`: it has refused a change; `value` is the number of that.
+pub const EVENT_REFUSE: u32 = 4;
+/// `kind`: its health has changed; `value` is `HEALTH_*`.
+pub const EVENT_HEALTH: u32 = 5;
+/// `kind`: its first program has ended; `value` is the exit code.
+pub const EVENT_EXIT: u32 = 6;
+/// `kind`: its kernel could not go on.
+pub const EVENT_PANIC: u32 = 7;
+/// `kind`: its CPUs were taken away.
+pub const EVENT_HALT: u32 = 8;
+/// `kind`: CPUs and memory of it that were in quarantine are back; `value` is the number of bytes.
+pub const EVENT_RELEASE: u32 = 9;
+/// `kind`: it was forgotten.
+pub const EVENT_REMOVE: u32 = 10;
+/// `kind`: of no instance; `value` events before the next one are not kept any more.
+pub const EVENT_LOST: u32 = 11;
+
+/// An event's name, as shown to people.
+#[must_use]
+pub const fn event_name(kind: u32) -> &'static str {
+    match kind {
+        EVENT_CREATE => "create",
+        EVENT_START => "start",
+        EVENT_RESIZE => "resize",
+        EVENT_REFUSE => "refuse",
+        EVENT_HEALTH => "health",
+        EVENT_EXIT => "exit",
+        EVENT_PANIC => "panic",
+        EVENT_HALT => "halt",
+        EVENT_RELEASE => "release",
+        EVENT_REMOVE => "remove",
+        EVENT_LOST => "lost",
+        _ => "unknown",
+    }
+}
+
+/// Something that happened to an instance. See [`EVENTS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Event {
+    /// Number of the event, from 1; no two have the same.
+    pub sequence: u64,
+    /// Time of the event, in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Depends on the kind.
+    pub value: u64,
+    /// The instance's number.
+    pub id: u32,
+    /// `EVENT_*`.
+    pub kind: u32,
+    /// Name of the instance.
+    pub label: [u8; LABEL_BYTES],
+}
+
 /// `flags` of [`Resize`]: says whether it could be done at this moment, and changes nothing.
 pub const RESIZE_DRY_RUN: u32 = 1;
 
@@ -439,6 +516,7 @@ const _: () = {
     assert!(size_of::<Target>() == 8);
     assert!(size_of::<Status>() == 304);
     assert!(size_of::<Resize>() == 48 && size_of::<Settle>() == 32);
+    assert!(size_of::<Events>() == 8 && size_of::<Event>() == 96);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);
 };
 
@@ -509,6 +587,18 @@ mod tests {
         assert_eq!(
             [0, 1, 2, 3].map(health_name),
             ["good", "unresponsive", "hung", "unknown"]
+        );
+    }
+
+    #[test]
+    fn each_event_has_a_name_of_its_own() {
+        let names = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12].map(event_name);
+        assert_eq!(
+            names,
+            [
+                "unknown", "create", "start", "resize", "refuse", "health", "exit", "panic",
+                "halt", "release", "remove", "lost", "unknown"
+            ]
         );
     }
 

@@ -17,6 +17,7 @@ use guard::partition::{self, CreateError, GrowError, Partition, Sharing, Spec};
 use guard::timer;
 use task::Deadline;
 
+use crate::events::EventReader;
 use crate::instance::{Extent, Instance, OnHang, Outcome, Refusal, ResizeError};
 use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
@@ -82,6 +83,7 @@ impl FileOps for SkerryFile {
             dev::WAIT => wait(request),
             dev::RESIZE => resize(request),
             dev::SETTLE => settle(request),
+            dev::EVENTS => events(request),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -224,6 +226,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     let Ok(instance) = Instance::new(label, partition, status, on_hang) else {
         return fail(call, dev::REASON_WINDOW, Errno::ENOMEM);
     };
+    instance.tell(dev::EVENT_CREATE, status.mem);
     reservation.commit(instance);
     call.id = id;
     call.reason = dev::REASON_NONE;
@@ -338,7 +341,9 @@ fn list(request: &IoctlRequest<'_>) -> Result<usize> {
 fn destroy(id: u32) -> Result<usize> {
     let instance = find(id)?;
     instance.destroy()?;
-    TABLE.lock().instances.remove(&id);
+    if TABLE.lock().instances.remove(&id).is_some() {
+        instance.tell(dev::EVENT_REMOVE, 0);
+    }
     Ok(0)
 }
 
@@ -358,6 +363,13 @@ fn attach(request: &IoctlRequest<'_>) -> Result<usize> {
         _ => return Err(Errno::EINVAL),
     };
     let stream = File::anonymous_fifo("skerry-stream", ops, flags);
+    request.caller.install(stream, OpenFlags::CLOEXEC)
+}
+
+fn events(request: &IoctlRequest<'_>) -> Result<usize> {
+    let call: dev::Events = request.read()?;
+    let reader = Arc::new(EventReader::new(call.flags)?);
+    let stream = File::anonymous_fifo("skerry-events", reader, OpenFlags::RDONLY);
     request.caller.install(stream, OpenFlags::CLOEXEC)
 }
 

@@ -257,6 +257,11 @@ impl Instance {
         lock_briefly(&self.record).status
     }
 
+    /// Adds an event of this instance to the list ([`crate::events`]).
+    pub(crate) fn tell(&self, kind: u32, value: u64) {
+        crate::events::add(self.id, &self.label, kind, value);
+    }
+
     /// True when it will not run (any more).
     pub(crate) fn has_ended(&self) -> bool {
         lock_briefly(&self.record).status.state > dev::STATE_RUNNING
@@ -301,6 +306,7 @@ impl Instance {
             })?;
             record.status.state = dev::STATE_RUNNING;
             record.status.started_ns = timer::wall_ns();
+            self.tell(dev::EVENT_START, 0);
         }
         self.state_changed.notify();
         // From now on the rings want to be read.
@@ -379,6 +385,7 @@ impl Instance {
             None => {
                 let bytes = record.partition.as_ref().map(Partition::memory_bytes);
                 record.status.mem = bytes.unwrap_or(record.status.mem);
+                self.tell(dev::EVENT_RESIZE, record.status.mem);
                 let mib = record.status.mem >> 20;
                 log::info!(
                     "instance {} ({}) has {mib} MiB of memory, epoch {}",
@@ -390,6 +397,7 @@ impl Instance {
             Some((refusal, memory)) => {
                 record.resizing.refused.rotate_right(1);
                 record.resizing.refused[0] = Some((settled.epoch, refusal));
+                self.tell(dev::EVENT_REFUSE, settled.epoch);
                 log::error!(
                     "instance {} ({}) has refused epoch {}: {refusal}",
                     self.id,
@@ -493,6 +501,7 @@ impl Instance {
             return next;
         }
         record.status.health = number;
+        self.tell(dev::EVENT_HEALTH, u64::from(number));
         record.status.set_detail(&detail);
         if health == Health::Good {
             log::info!("instance {} ({}) goes on", self.id, self.label);
@@ -771,7 +780,13 @@ impl Instance {
         } else {
             String::new()
         };
+        let (kind, value) = match status.state {
+            dev::STATE_EXITED => (dev::EVENT_EXIT, status.exit_code as u64),
+            dev::STATE_PANICKED => (dev::EVENT_PANIC, 0),
+            _ => (dev::EVENT_HALT, 0),
+        };
         record.status.set_detail(&format!("{what}{missing}"));
+        self.tell(kind, value);
         drop(record);
         log::info!("instance {} ({}) {what}{missing}", self.id, self.label);
         self.close();
@@ -785,6 +800,7 @@ impl Instance {
         status.scrubbed_bytes = scrub.bytes;
         status.scrub_ns = scrub.ns;
         status.set_detail("ended; some of its CPUs were in quarantine for a while");
+        self.tell(dev::EVENT_RELEASE, scrub.bytes);
     }
 
     /// Closes all logs: nothing will be written or read any more. Nor is there anything to look

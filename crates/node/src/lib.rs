@@ -14,6 +14,7 @@
 //! | `stream_log` | a stream's last bytes, and its readers |
 //! | `device` | `/dev/skerry` |
 //! | `stream_files` | streams as files |
+//! | `events` | the list of what has happened to instances |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ extern crate alloc;
 
 mod brief;
 mod device;
+mod events;
 mod instance;
 #[cfg(test)]
 mod schedules;
@@ -105,6 +107,7 @@ pub fn init(boot: &BootToken) -> fs::Result<()> {
     let memory = guard::mem::total_frames() * PAGE_SIZE as u64;
     stream_log::set_limit((memory / 64).clamp(1 << 20, 256 << 20));
     guard::irq::set_doorbell_handler(boot, on_doorbell);
+    events::init()?;
     device::register()?;
     // What instances bring about is no more than a program's work, unless it is raised. Threads
     // that these start are in their group.

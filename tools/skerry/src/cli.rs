@@ -14,9 +14,10 @@ use crate::device::Device;
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
 use crate::instances::{self, CreateOptions, OnHang, has_ended, label};
 use crate::kernel::Kernel;
+use crate::pages::{self, Shell};
 use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
-use crate::{logs, priority, resize, size, top, trace};
+use crate::{events, logs, priority, resize, size, top, trace};
 
 /// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
 #[derive(Debug, Parser)]
@@ -37,6 +38,25 @@ enum AnyCommand {
     Manage(Command),
     #[command(flatten)]
     Observe(ObserveCommand),
+    #[command(flatten)]
+    Pages(PagesCommand),
+}
+
+/// Texts about this program, for which no supervisor is needed.
+#[derive(Debug, Subcommand)]
+enum PagesCommand {
+    /// Print the completions for a shell
+    Completion {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Write the manual pages
+    Man {
+        /// A folder that exists, such as /usr/local/share/man/man1
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
 }
 
 /// Figures that an instance can tell of itself, too.
@@ -71,6 +91,8 @@ enum Command {
     Inspect(Inspect),
     /// Show what an instance's program has written
     Logs(Logs),
+    /// Show what has happened to instances
+    Events(Events),
     /// Connect to the program of a running instance
     Attach(Attach),
     /// Show the machine's CPUs and memory, and who has them
@@ -269,6 +291,22 @@ struct Logs {
 }
 
 #[derive(Args, Debug)]
+struct Events {
+    /// Go on with events as they come
+    #[arg(short = 'f', long)]
+    follow: bool,
+    /// Of those that are kept, show only the last ones
+    #[arg(short = 'n', long, value_name = "N")]
+    tail: Option<usize>,
+    /// Print JSON, one document a line
+    #[arg(long)]
+    json: bool,
+    /// Instances whose events are shown [default: all]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+}
+
+#[derive(Args, Debug)]
 struct Attach {
     /// Do not connect standard input
     #[arg(long)]
@@ -361,19 +399,20 @@ pub fn main() -> ExitCode {
         err: &mut err,
         signals: true,
     };
-    let result = match (cli.command, Kernel::open()) {
-        (AnyCommand::Observe(look), kernel) => observe(
-            look,
-            kernel.as_ref().ok().map(|kernel| kernel as &dyn Device),
-            here,
-        ),
-        (AnyCommand::Manage(command), Ok(kernel)) => {
-            run_command(command, Some(&kernel), asked, here)
+    let result = match cli.command {
+        AnyCommand::Pages(command) => print_pages(command, here.out),
+        AnyCommand::Observe(look) => {
+            let kernel = Kernel::open().ok();
+            let device = kernel.as_ref().map(|kernel| kernel as &dyn Device);
+            observe(look, device, here)
         }
-        (AnyCommand::Manage(command @ Command::Version(_)), Err(_)) => {
-            run_command(command, None, asked, here)
-        }
-        (_, Err(failure)) => Err(if runs { failure.ours() } else { failure }),
+        AnyCommand::Manage(command) => match Kernel::open() {
+            Ok(kernel) => run_command(command, Some(&kernel), asked, here),
+            Err(_) if matches!(command, Command::Version(_)) => {
+                run_command(command, None, asked, here)
+            }
+            Err(failure) => Err(if runs { failure.ours() } else { failure }),
+        },
     };
     match result {
         Ok(status) => status.into(),
@@ -383,6 +422,22 @@ pub fn main() -> ExitCode {
             }
             failure.status.into()
         }
+    }
+}
+
+/// Carries out `completion` or `man`.
+fn print_pages(command: PagesCommand, out: &mut dyn Write) -> Result<u8> {
+    match command {
+        PagesCommand::Completion { shell } => output(pages::completion(shell, out)),
+        PagesCommand::Man { folder } => pages::manual(&folder).map(|()| 0),
+    }
+}
+
+/// Exit status after printing; nothing has failed if our reader has seen enough.
+fn output(result: io::Result<()>) -> Result<u8> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
+        other => other.context(|| "standard output").map(|()| 0),
     }
 }
 
@@ -449,11 +504,6 @@ fn run_command(
 ) -> Result<u8> {
     let Some(device) = device else {
         return version(None, &command, here.out);
-    };
-    let output = |result: io::Result<()>| match result {
-        // Our reader has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
-        other => other.context(|| "standard output").map(|()| 0),
     };
     match command {
         Command::Run(Run {
@@ -582,6 +632,20 @@ fn run_command(
                 here.err,
             )
             .map(|()| 0)
+        }
+        Command::Events(Events {
+            follow,
+            tail,
+            json,
+            names,
+        }) => {
+            let options = events::Options {
+                follow,
+                tail,
+                json,
+                names,
+            };
+            events::show(device, &options, here.out).map(|()| 0)
         }
         Command::Attach(Attach {
             no_stdin,

@@ -149,6 +149,12 @@ pub trait Device {
     /// The call's.
     fn attach(&self, id: u32, stream: Stream, flags: u32) -> io::Result<OwnedFd>;
 
+    /// A descriptor from which [`dev::Event`]s are read; `flags` are `dev::EVENTS_*`.
+    ///
+    /// # Errors
+    /// The call's.
+    fn events(&self, flags: u32) -> io::Result<OwnedFd>;
+
     /// Waits until an instance has ended and what it had is free; for ever without a limit.
     ///
     /// # Errors

@@ -9,7 +9,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use abi::dev::{self, Attach, Create, Info, List, Load, Resize, Settle, Status, Target, Wait};
+use abi::dev::{
+    self, Attach, Create, Events, Info, List, Load, Resize, Settle, Status, Target, Wait,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::device::{CreateError, Device, LoadError, Stream};
@@ -65,6 +67,17 @@ impl Kernel {
         } else {
             Ok(result)
         }
+    }
+
+    /// Makes a call whose result is a new descriptor: `ATTACH` or `EVENTS`.
+    fn open_descriptor<T: FromBytes + IntoBytes + Immutable>(
+        &self,
+        number: u32,
+        structure: &mut T,
+    ) -> io::Result<OwnedFd> {
+        let fd = self.call(number, structure)?;
+        // SAFETY: the call returned a new descriptor, which nobody else has.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 
@@ -135,17 +148,18 @@ impl Device for Kernel {
     }
 
     fn attach(&self, id: u32, stream: Stream, flags: u32) -> io::Result<OwnedFd> {
-        let fd = self.call(
-            dev::ATTACH,
-            &mut Attach {
-                id,
-                stream: stream as u32,
-                flags,
-                reserved: 0,
-            },
-        )?;
-        // SAFETY: the call returned a new descriptor, which nobody else has.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        let mut call = Attach {
+            id,
+            stream: stream as u32,
+            flags,
+            reserved: 0,
+        };
+        self.open_descriptor(dev::ATTACH, &mut call)
+    }
+
+    fn events(&self, flags: u32) -> io::Result<OwnedFd> {
+        let mut call = Events { flags, reserved: 0 };
+        self.open_descriptor(dev::EVENTS, &mut call)
     }
 
     fn wait(&self, id: u32, limit: Option<Duration>) -> io::Result<()> {

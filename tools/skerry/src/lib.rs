@@ -9,19 +9,21 @@
 //! | [`device`], [`kernel`] | the calls of `/dev/skerry`; the real ones (the only `unsafe`) |
 //! | [`instances`] | finding instances by name, creating, ending |
 //! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
-//! | [`logs`] | `logs` |
+//! | [`logs`], [`events`] | `logs`; `events` |
 //! | [`show`] | tables and JSON |
 //! | [`rootfs`] | root file systems out of folders and archives |
 //! | [`top`], [`counters`] | `top`; the kernel's counters |
 //! | [`trace`], [`chrome_trace`] | `trace`: recording, and the file it makes |
 //! | [`names`], [`size`] | names and sizes |
 //! | [`priority`] | before other programs |
+//! | [`pages`] | manual pages and completions, made of the command line |
 #![deny(unsafe_code)]
 
 pub mod chrome_trace;
 pub mod cli;
 pub mod counters;
 pub mod device;
+pub mod events;
 pub mod failure;
 pub mod instances;
 pub mod kernel;
@@ -29,6 +31,7 @@ pub mod logs;
 #[cfg(test)]
 mod mock;
 pub mod names;
+pub mod pages;
 pub mod priority;
 pub mod resize;
 pub mod rootfs;

@@ -13,6 +13,7 @@ use abi::boot::Boot;
 use abi::dev::{self, Create, Info, Resize, Settle, Status};
 use abi::live::{Answer, Refusal, Verdict};
 use rustix::pipe::{PipeFlags, pipe_with};
+use zerocopy::IntoBytes;
 
 use crate::device::{CreateError, Device, LoadError, Stream};
 use crate::instances::CreateOptions;
@@ -263,6 +264,36 @@ impl Device for Mock {
             }
             Ok(())
         })?;
+        Ok(read)
+    }
+
+    fn events(&self, _: u32) -> io::Result<OwnedFd> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        let mut write = File::from(write);
+        let mut sequence = 0;
+        let mut tell = |status: &Status, kind, value| {
+            sequence += 1;
+            write.write_all(
+                dev::Event {
+                    sequence,
+                    time_ns: sequence * 1_000_000_000,
+                    value,
+                    id: status.id,
+                    kind,
+                    label: status.label,
+                }
+                .as_bytes(),
+            )
+        };
+        for Record { status, .. } in &self.state.borrow().records {
+            tell(status, dev::EVENT_CREATE, status.mem)?;
+            if status.state >= dev::STATE_RUNNING {
+                tell(status, dev::EVENT_START, 0)?;
+            }
+            if status.state == dev::STATE_EXITED {
+                tell(status, dev::EVENT_EXIT, status.exit_code as u64)?;
+            }
+        }
         Ok(read)
     }
 
