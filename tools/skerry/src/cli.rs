@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ use crate::kernel::Kernel;
 use crate::pages::{self, Shell};
 use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
-use crate::{events, logs, priority, resize, size, top, trace};
+use crate::{events, logs, metrics, priority, resize, size, top, trace};
 
 /// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
 #[derive(Debug, Parser)]
@@ -97,6 +98,8 @@ enum Command {
     Attach(Attach),
     /// Show the machine's CPUs and memory, and who has them
     Resources(Json),
+    /// Print figures of the machine and its instances for Prometheus
+    Metrics(Metrics),
     /// Wait until instances end, and print their exit statuses
     Wait(Names),
     /// Send a signal to an instance's program
@@ -304,6 +307,13 @@ struct Events {
     /// Instances whose events are shown [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+struct Metrics {
+    /// Serve them at this address, for ever: a port of 127.0.0.1, or an address and a port
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = metrics::parse_address)]
+    listen: Option<SocketAddr>,
 }
 
 #[derive(Args, Debug)]
@@ -672,6 +682,16 @@ fn run_command(
             } else {
                 show::resources(&resources, here.out)
             })
+        }
+        Command::Metrics(Metrics { listen: None }) => {
+            output(here.out.write_all(metrics::text(device)?.as_bytes()))
+        }
+        Command::Metrics(Metrics {
+            listen: Some(address),
+        }) => {
+            // To serve figures is no management: it must not keep programs from the CPU.
+            priority::lower();
+            metrics::serve(device, address, here.out).map(|()| 0)
         }
         Command::Wait(names) => {
             for name in &names.names {

@@ -11,6 +11,7 @@
 //! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
 //! | [`logs`], [`events`] | `logs`; `events` |
 //! | [`show`] | tables and JSON |
+//! | [`metrics`] | `metrics`: figures for Prometheus |
 //! | [`rootfs`] | root file systems out of folders and archives |
 //! | [`top`], [`counters`] | `top`; the kernel's counters |
 //! | [`trace`], [`chrome_trace`] | `trace`: recording, and the file it makes |
@@ -28,6 +29,7 @@ pub mod failure;
 pub mod instances;
 pub mod kernel;
 pub mod logs;
+pub mod metrics;
 #[cfg(test)]
 mod mock;
 pub mod names;

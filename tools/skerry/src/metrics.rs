@@ -1,0 +1,378 @@
+//! `metrics`: figures of the machine and its instances in Prometheus' text format (version 0.0.4),
+//! once or served over HTTP.
+
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use abi::dev::{self, Info, Status};
+
+use crate::device::Device;
+use crate::failure::{Context, Failure, Result};
+use crate::instances::{self, has_ended, label};
+use crate::show::{Instance, Resources};
+
+/// The content type of the format.
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Time limit for a client, from the connection to the last byte of the answer: others wait.
+const CLIENT_LIMIT: Duration = Duration::from_secs(2);
+/// Most bytes of a request's head.
+const REQUEST_BYTES: usize = 8 << 10;
+/// Most fields of a request's head.
+const REQUEST_FIELDS: usize = 64;
+
+/// A document in the text format.
+#[derive(Debug, Default)]
+struct Document(String);
+
+impl Document {
+    /// Begins a metric whose values go up and down.
+    fn gauge(&mut self, name: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} gauge");
+    }
+
+    /// Adds a value of a metric.
+    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.0 += name;
+        for (index, (label, text)) in labels.iter().enumerate() {
+            let opening = if index == 0 { "{" } else { "," };
+            let _ = write!(self.0, "{opening}{label}=\"{}\"", escaped(text));
+        }
+        if !labels.is_empty() {
+            self.0 += "}";
+        }
+        let _ = writeln!(self.0, " {value}");
+    }
+}
+
+/// A label's value as it stands between quotes.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+/// The figures at this moment.
+///
+/// # Errors
+/// The device's.
+pub fn text(device: &dyn Device) -> Result<String> {
+    let info = device.info().context(|| "cannot look at the machine")?;
+    Ok(document(&info, &instances::all(device)?))
+}
+
+fn document(info: &Info, all: &[Status]) -> String {
+    let mut text = Document::default();
+    let resources = Resources::new(info, all.len());
+    text.gauge("skerry_build_info", "Versions of tool and kernel.");
+    let kernel = dev::text(&info.version).unwrap_or_default();
+    text.value(
+        "skerry_build_info",
+        &[("tool", env!("CARGO_PKG_VERSION")), ("kernel", kernel)],
+        1.0,
+    );
+    let (cpus, memory) = (&resources.cpus, &resources.memory);
+    text.gauge("skerry_cpus", "The machine's CPUs by who has them.");
+    for (owner, count) in [
+        ("supervisor", cpus.by_owner.supervisor),
+        ("instances", cpus.by_owner.in_use),
+        ("free", cpus.by_owner.free),
+        ("withheld", cpus.withheld),
+        ("quarantined", cpus.by_owner.quarantined),
+        ("lost", cpus.by_owner.lost),
+    ] {
+        text.value("skerry_cpus", &[("owner", owner)], count.into());
+    }
+    text.gauge(
+        "skerry_memory_bytes",
+        "The machine's memory by who has it, in bytes.",
+    );
+    for (owner, bytes) in [
+        ("supervisor", memory.supervisor),
+        ("instances", memory.in_use),
+        ("free", memory.free),
+        ("quarantined", memory.quarantined),
+        ("leaked", memory.leaked),
+    ] {
+        text.value("skerry_memory_bytes", &[("owner", owner)], bytes as f64);
+    }
+    of_instances(&mut text, all);
+    text.0
+}
+
+/// Figures of each instance.
+fn of_instances(text: &mut Document, all: &[Status]) {
+    text.gauge(
+        "skerry_instance_info",
+        "An instance, its state and its health; always 1.",
+    );
+    for status in all {
+        let shown = Instance::new(status);
+        let id = shown.id.to_string();
+        let labels = [
+            ("name", shown.name),
+            ("id", &id),
+            ("state", shown.state),
+            ("health", shown.health),
+            ("mode", shown.mode),
+        ];
+        text.value("skerry_instance_info", &labels, 1.0);
+    }
+    let mut each = |name: &str, help: &str, of: &dyn Fn(&Status) -> Option<f64>| {
+        text.gauge(name, help);
+        for status in all {
+            if let Some(value) = of(status) {
+                text.value(name, &[("name", label(status))], value);
+            }
+        }
+    };
+    let has = |status: &Status, what: f64| (!has_ended(status)).then_some(what);
+    each("skerry_instance_cpus", "CPUs that an instance has.", &|s| {
+        has(s, s.cpus.into())
+    });
+    each(
+        "skerry_instance_memory_bytes",
+        "Memory that an instance has, in bytes.",
+        &|s| has(s, s.mem as f64),
+    );
+    each(
+        "skerry_instance_start_time_seconds",
+        "Time of the start, in seconds since 1970.",
+        &|s| Instance::new(s).started,
+    );
+    each(
+        "skerry_instance_exit_code",
+        "Exit code of an instance's first program.",
+        &|s| Instance::new(s).exit_code.map(f64::from),
+    );
+}
+
+/// An address to listen at: `ADDRESS:PORT`, or a port alone, of which only programs of this machine
+/// know.
+///
+/// # Errors
+/// Says what an address looks like.
+pub fn parse_address(text: &str) -> std::result::Result<SocketAddr, String> {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    let whole = match port.parse::<u16>() {
+        Ok(_) if text.starts_with(':') => format!("0.0.0.0:{port}"),
+        Ok(_) => format!("127.0.0.1:{port}"),
+        Err(_) => text.to_owned(),
+    };
+    whole.parse().map_err(|_| {
+        "expected a port such as 9101, or an address and a port such as 127.0.0.1:9101 or :9101"
+            .to_owned()
+    })
+}
+
+/// Serves the figures at `/metrics`, for ever. Prints the address when it is ready.
+///
+/// # Errors
+/// Names the address that it cannot listen at.
+pub fn serve(device: &dyn Device, address: SocketAddr, out: &mut dyn Write) -> Result<()> {
+    let at = || format!("cannot listen at {address}");
+    let listener = TcpListener::bind(address).context(at)?;
+    let local = listener.local_addr().context(at)?;
+    // Somebody who does not read that is served all the same.
+    let _ = writeln!(out, "serving http://{local}/metrics").and_then(|()| out.flush());
+    loop {
+        match listener.accept() {
+            // A client that is too slow or goes away is its own loss.
+            Ok((client, _)) => drop(answer(&client, || text(device))),
+            Err(error) if is_passing(&error) => {}
+            Err(error) => return Err(error).context(at),
+        }
+    }
+}
+
+/// Whether an error of `accept` is one of that client only.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Interrupted | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset
+    )
+}
+
+/// Reads a request and answers it; the connection ends with the answer.
+fn answer(mut client: &TcpStream, figures: impl FnOnce() -> Result<String>) -> io::Result<()> {
+    let deadline = Instant::now() + CLIENT_LIMIT;
+    let (status, body) = match read_request(client, deadline)? {
+        Request::Metrics => match figures() {
+            Ok(text) => ("200 OK", text),
+            Err(Failure { message, .. }) => ("503 Service Unavailable", message + "\n"),
+        },
+        Request::Elsewhere => ("404 Not Found", "the figures are at /metrics\n".into()),
+        Request::OtherMethod => ("405 Method Not Allowed", "only GET is answered\n".into()),
+        Request::Malformed => ("400 Bad Request", "this is no request of HTTP/1\n".into()),
+    };
+    client.set_write_timeout(Some(left(deadline)?))?;
+    write!(
+        client,
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Metrics,
+    Elsewhere,
+    OtherMethod,
+    Malformed,
+}
+
+/// Reads the head of a request.
+fn read_request(mut client: &TcpStream, deadline: Instant) -> io::Result<Request> {
+    let (mut head, mut length) = ([0; REQUEST_BYTES], 0);
+    loop {
+        if let Some(request) = parse(&head[..length]) {
+            return Ok(request);
+        }
+        if length == head.len() {
+            return Ok(Request::Malformed);
+        }
+        client.set_read_timeout(Some(left(deadline)?))?;
+        match client.read(&mut head[length..])? {
+            0 => return Ok(Request::Malformed),
+            count => length += count,
+        }
+    }
+}
+
+/// What the head of a request asks for; `None` if it is not complete.
+fn parse(head: &[u8]) -> Option<Request> {
+    let mut fields = [httparse::EMPTY_HEADER; REQUEST_FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(head) {
+        Ok(httparse::Status::Partial) => None,
+        Err(_) => Some(Request::Malformed),
+        Ok(httparse::Status::Complete(_)) => {
+            let path = request.path.unwrap_or_default();
+            Some(match (request.method, path.split('?').next()) {
+                (Some("GET"), Some("/metrics")) => Request::Metrics,
+                (Some("GET"), _) => Request::Elsewhere,
+                _ => Request::OtherMethod,
+            })
+        }
+    }
+}
+
+/// Time until a deadline.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(ErrorKind::TimedOut.into());
+    }
+    Ok(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufRead;
+    use std::thread;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::instances::{create, start};
+    use crate::mock::{Mock, request};
+
+    #[test]
+    fn a_document_has_the_machine_and_its_instances() {
+        let mock = Mock::new(4, 1 << 30);
+        let one = create(&mock, &request("one", &["sleep"]), SystemTime::now()).unwrap();
+        start(&mock, &one).unwrap();
+        let two = create(
+            &mock,
+            &request("two", &["say", "x", "3"]),
+            SystemTime::now(),
+        )
+        .unwrap();
+        start(&mock, &two).unwrap();
+        let text = text(&mock).unwrap();
+        for line in [
+            "# TYPE skerry_cpus gauge",
+            "skerry_cpus{owner=\"instances\"} 1",
+            "skerry_memory_bytes{owner=\"instances\"} 67108864",
+            "skerry_instance_info{name=\"one\",id=\"1\",state=\"running\",health=\"good\",\
+             mode=\"cooperative\"} 1",
+            "skerry_instance_cpus{name=\"one\"} 1",
+            "skerry_instance_exit_code{name=\"two\"} 3",
+        ] {
+            assert!(text.lines().any(|had| had == line), "{line}:\n{text}");
+        }
+        assert!(
+            !text.contains("skerry_instance_cpus{name=\"two\"}"),
+            "{text}"
+        );
+        assert!(text.ends_with('\n'));
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+
+    #[test]
+    fn addresses_to_listen_at() {
+        let parsed = |text| parse_address(text).map(|address| address.to_string());
+        assert_eq!(parsed("9101").as_deref(), Ok("127.0.0.1:9101"));
+        assert_eq!(parsed(":9101").as_deref(), Ok("0.0.0.0:9101"));
+        assert_eq!(parsed("[::1]:9101").as_deref(), Ok("[::1]:9101"));
+        for text in ["", ":", "65536", "localhost", "1.2.3.4"] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn requests_are_told_apart() {
+        for (head, asked) in [
+            ("", None),
+            ("GET /metrics HTTP/1.1\r\nHost: a\r\n", None),
+            (
+                "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n",
+                Some(Request::Metrics),
+            ),
+            ("GET /metrics?x=1 HTTP/1.0\r\n\r\n", Some(Request::Metrics)),
+            ("GET /metricsx HTTP/1.1\r\n\r\n", Some(Request::Elsewhere)),
+            ("POST /metrics HTTP/1.1\r\n\r\n", Some(Request::OtherMethod)),
+            ("\u{1}\u{2}\r\n\r\n", Some(Request::Malformed)),
+        ] {
+            assert_eq!(parse(head.as_bytes()), asked, "{head:?}");
+        }
+        let many = format!(
+            "GET / HTTP/1.1\r\n{}\r\n",
+            "A: b\r\n".repeat(REQUEST_FIELDS + 1)
+        );
+        assert_eq!(parse(many.as_bytes()), Some(Request::Malformed));
+    }
+
+    fn ask(request: &[u8]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut asking = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = thread::spawn(move || {
+            let (client, _) = listener.accept().unwrap();
+            answer(&client, || Ok("figures\n".into()))
+        });
+        asking.write_all(request).unwrap();
+        asking.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut lines = io::BufReader::new(&asking).lines();
+        let first = lines.next().unwrap().unwrap();
+        let last = lines.map_while(io::Result::ok).last().unwrap_or_default();
+        server.join().unwrap().unwrap();
+        format!("{first} {last}")
+    }
+
+    #[test]
+    fn requests_are_answered() {
+        assert_eq!(
+            ask(b"GET /metrics HTTP/1.1\r\n\r\n"),
+            "HTTP/1.1 200 OK figures"
+        );
+        assert!(ask(b"GET / HTTP/1.1\r\n\r\n").contains("404"));
+        assert!(ask(b"GET /metrics HTTP/1.1\r\n").contains("400"));
+        assert!(ask(&[b'A'; REQUEST_BYTES]).contains("400"));
+    }
+}
