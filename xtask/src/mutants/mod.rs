@@ -64,6 +64,8 @@ const HOST: &[&str] = &[
     "task",
     "topology",
     "trace",
+    "virtio",
+    "virtqueue",
     "vm",
 ];
 /// Crates in which kernel mutants are made and that have tests on the host.
