@@ -2,18 +2,17 @@
 
 use alloc::vec::Vec;
 
-use crate::layout::{
-    DESCRIPTOR, Descriptor, Features, Flags, Left, Piece, Progress, Setup, SetupError, Wish,
-};
+use crate::layout::{Features, Flags, Left, Piece, Setup, SetupError};
 use crate::memory::{Address, Memory, Unreachable};
 use crate::rule::{Error, Rule};
 use crate::sync::{Ordering, fence};
+use crate::{packed, split};
 
 /// A chain that a driver has offered, as it was when it was taken: what the driver writes into its
 /// descriptors later changes nothing.
 #[derive(Debug)]
 pub struct Chain {
-    head: u16,
+    head: Head,
     /// The life of the queue that it is of.
     life: u64,
     /// Readable pieces, then writable ones.
@@ -110,6 +109,65 @@ fn parts(
     }))
 }
 
+/// The name of a chain, and its descriptors in a packed ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub id: u16,
+    pub len: u16,
+}
+
+/// A chain while it is copied, and what is known of it by then.
+pub(crate) struct Pieces {
+    list: Vec<Piece>,
+    readable: usize,
+    total: u64,
+    longest: u16,
+}
+
+impl Pieces {
+    /// Takes the next piece of the chain, if it may be.
+    pub fn push(&mut self, memory: &impl Memory, piece: Piece, flags: Flags) -> Result<(), Error> {
+        if flags.contains(Flags::INDIRECT) {
+            return Err(Rule::Table.into());
+        }
+        if self.list.len() == usize::from(self.longest) {
+            return Err(Rule::ChainLength.into());
+        }
+        if !flags.contains(Flags::WRITE) {
+            if self.readable < self.list.len() {
+                return Err(Rule::Order.into());
+            }
+            self.readable += 1;
+        }
+        self.total += u64::from(piece.len);
+        if self.total > 1 << 32 {
+            return Err(Rule::TooManyBytes.into());
+        }
+        if !memory.reaches(piece.at, u64::from(piece.len)) {
+            return Err(Rule::Buffer(piece.at).into());
+        }
+        self.list.try_reserve(1).map_err(|_| Error::NoMemory)?;
+        self.list.push(piece);
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+enum Ring {
+    Split(split::DeviceRing),
+    Packed(packed::DeviceRing),
+}
+
+impl Ring {
+    fn new(setup: &Setup) -> Self {
+        if setup.has(Features::PACKED) {
+            Self::Packed(packed::DeviceRing::default())
+        } else {
+            Self::Split(split::DeviceRing::default())
+        }
+    }
+}
+
 /// The device half of a queue: takes the chains that a driver offers, and says when they are used.
 #[derive(Debug)]
 pub struct DeviceQueue<M> {
@@ -120,11 +178,7 @@ pub struct DeviceQueue<M> {
     /// A bit for each descriptor that a chain in flight begins with.
     busy: Vec<u64>,
     in_flight: u16,
-    /// Chains taken, and those that the driver has offered, by its index at the last look.
-    taken: u16,
-    seen: u16,
-    /// Chains used.
-    used: Progress,
+    ring: Ring,
     /// Resets so far.
     life: u64,
     broken: Option<Rule>,
@@ -143,9 +197,7 @@ impl<M: Memory> DeviceQueue<M> {
             longest,
             busy: Vec::new(),
             in_flight: 0,
-            taken: 0,
-            seen: 0,
-            used: Progress::default(),
+            ring: Ring::new(&setup),
             life: 0,
             broken: None,
         };
@@ -170,7 +222,7 @@ impl<M: Memory> DeviceQueue<M> {
             .map_err(|_| SetupError::NoMemory)?;
         busy.resize(words, 0);
         (self.setup, self.busy) = (setup, busy);
-        (self.taken, self.seen, self.used) = (0, 0, Progress::default());
+        self.ring = Ring::new(&setup);
         (self.in_flight, self.broken) = (0, None);
         self.life += 1;
         Ok(())
@@ -207,101 +259,36 @@ impl<M: Memory> DeviceQueue<M> {
     }
 
     fn next_chain(&mut self) -> Result<Option<Chain>, Error> {
-        let areas = &self.setup.areas;
-        if self.seen == self.taken {
-            let seen = self
-                .memory
-                .load16(areas.available_index())
-                .map_err(Rule::from)?;
-            if seen.wrapping_sub(self.taken) > self.setup.size - self.in_flight {
-                return Err(Rule::AvailableIndex(seen).into());
-            }
-            self.seen = seen;
-            if seen == self.taken {
-                return Ok(None);
-            }
-        }
-        let entry = areas.available(self.setup.slot(self.taken));
-        let head = self.memory.load16(entry).map_err(Rule::from)?;
-        if head >= self.setup.size {
-            return Err(Rule::Head(head).into());
-        }
-        let (word, bit) = (usize::from(head) / 64, 1 << (head % 64));
+        let mut pieces = Pieces {
+            list: Vec::new(),
+            readable: 0,
+            total: 0,
+            longest: self.longest.min(self.setup.size),
+        };
+        let (memory, setup) = (&self.memory, &self.setup);
+        let next = match &mut self.ring {
+            Ring::Split(ring) => ring.next(memory, setup, self.in_flight, &mut pieces),
+            Ring::Packed(ring) => ring.next(memory, setup, &mut pieces),
+        };
+        let Some(head) = next? else {
+            return Ok(None);
+        };
+        let (word, bit) = (usize::from(head.id) / 64, 1 << (head.id % 64));
         if self.busy[word] & bit != 0 {
-            return Err(Rule::HeadTwice(head).into());
+            return Err(Rule::HeadTwice(head.id).into());
         }
-        let (pieces, readable) = self.copy(head)?;
         self.busy[word] |= bit;
         self.in_flight += 1;
-        self.taken = self.taken.wrapping_add(1);
+        match &mut self.ring {
+            Ring::Split(ring) => ring.pass(),
+            Ring::Packed(ring) => ring.pass(setup, head),
+        }
         Ok(Some(Chain {
             head,
             life: self.life,
-            pieces,
-            readable,
+            pieces: pieces.list,
+            readable: pieces.readable,
         }))
-    }
-
-    /// Copies the chain that begins with a descriptor: its pieces, and how many are readable.
-    fn copy(&self, head: u16) -> Result<(Vec<Piece>, usize), Error> {
-        let (mut table, mut entries) = (self.setup.areas.descriptors, self.setup.size);
-        let mut descriptor = self.descriptor(table, head)?;
-        if descriptor.flags.contains(Flags::INDIRECT) {
-            let Piece { at, len } = descriptor.piece;
-            let whole = u64::from(len).is_multiple_of(DESCRIPTOR) && len > 0;
-            if !self.setup.has(Features::INDIRECT)
-                || descriptor.flags.contains(Flags::NEXT)
-                || !whole
-            {
-                return Err(Rule::Table.into());
-            }
-            // Only so many can be named by a next field.
-            entries = u16::try_from(u64::from(len) / DESCRIPTOR).unwrap_or(u16::MAX);
-            table = at;
-            descriptor = self.descriptor(table, 0)?;
-        }
-        let longest = usize::from(self.longest.min(self.setup.size));
-        let (mut pieces, mut readable, mut total): (Vec<Piece>, usize, u64) = (Vec::new(), 0, 0);
-        loop {
-            if descriptor.flags.contains(Flags::INDIRECT) {
-                return Err(Rule::Table.into());
-            }
-            if pieces.len() == longest {
-                return Err(Rule::ChainLength.into());
-            }
-            let piece = descriptor.piece;
-            if !descriptor.flags.contains(Flags::WRITE) {
-                if readable < pieces.len() {
-                    return Err(Rule::Order.into());
-                }
-                readable += 1;
-            }
-            total += u64::from(piece.len);
-            if total > 1 << 32 {
-                return Err(Rule::TooManyBytes.into());
-            }
-            if !self.memory.reaches(piece.at, u64::from(piece.len)) {
-                return Err(Rule::Buffer(piece.at).into());
-            }
-            pieces.try_reserve(1).map_err(|_| Error::NoMemory)?;
-            pieces.push(piece);
-            if !descriptor.flags.contains(Flags::NEXT) {
-                return Ok((pieces, readable));
-            }
-            let next = descriptor.next;
-            if next >= entries {
-                return Err(Rule::Next(next).into());
-            }
-            descriptor = self.descriptor(table, next)?;
-        }
-    }
-
-    /// Copies a descriptor, once.
-    fn descriptor(&self, table: Address, index: u16) -> Result<Descriptor, Rule> {
-        let mut bytes = [0; DESCRIPTOR as usize];
-        let at = table.plus(DESCRIPTOR * u64::from(index));
-        self.memory.read(at, &mut bytes)?;
-        Ok(Descriptor::from_bytes(bytes))
     }
 
     /// Gives a chain back to the driver, with so many bytes written from the start of its writable
@@ -321,18 +308,14 @@ impl<M: Memory> DeviceQueue<M> {
             return Ok(());
         }
         self.works()?;
-        let entry = u64::from(chain.head) | u64::from(written) << 32;
-        let at = self.setup.areas.used(self.setup.slot(self.used.index()));
-        self.used.advance();
-        let index = self.setup.areas.used_index();
-        // The entry, and then the index that says that it is there.
-        let told = self
-            .memory
-            .write(at, &entry.to_le_bytes())
-            .and_then(|()| self.memory.store16(index, self.used.index()));
-        told.map_err(|gone| self.breaks(gone.into()))?;
+        let (memory, setup, head) = (&self.memory, &self.setup, chain.head);
+        let told = match &mut self.ring {
+            Ring::Split(ring) => ring.finish(memory, setup, head, written),
+            Ring::Packed(ring) => ring.finish(memory, setup, head, written),
+        };
+        told.map_err(|rule| self.breaks(rule))?;
         self.in_flight -= 1;
-        self.busy[usize::from(chain.head) / 64] &= !(1 << (chain.head % 64));
+        self.busy[usize::from(head.id) / 64] &= !(1 << (head.id % 64));
         Ok(())
     }
 
@@ -346,13 +329,11 @@ impl<M: Memory> DeviceQueue<M> {
         // Between what was finished and the driver's wish, which does it the other way round: one
         // of the two sees the other.
         fence(Ordering::SeqCst);
-        let steps = self.used.tell();
-        let areas = &self.setup.areas;
-        let theirs = Wish {
-            flags: areas.available_flags(),
-            event: areas.used_event(self.setup.size),
+        let (memory, setup) = (&self.memory, &self.setup);
+        let asked = match &mut self.ring {
+            Ring::Split(ring) => ring.must_interrupt(memory, setup),
+            Ring::Packed(ring) => ring.must_interrupt(memory, setup),
         };
-        let asked = theirs.is_for(&self.memory, self.setup.features, steps);
         asked.map_err(|rule| self.breaks(rule))
     }
 
@@ -363,16 +344,20 @@ impl<M: Memory> DeviceQueue<M> {
     /// If the queue is broken.
     pub fn want_notification(&mut self) -> Result<Left, Rule> {
         self.works()?;
-        let wished = self
-            .wish()
-            .want(&self.memory, self.setup.features, self.taken);
+        let (memory, setup) = (&self.memory, &self.setup);
+        let wished = match &self.ring {
+            Ring::Split(ring) => ring.want(memory, setup),
+            Ring::Packed(ring) => ring.want(memory, setup),
+        };
         // As in `must_interrupt`.
         fence(Ordering::SeqCst);
-        let index =
-            wished.and_then(|()| Ok(self.memory.load16(self.setup.areas.available_index())?));
-        match index {
-            Ok(index) if index == self.taken => Ok(Left::Nothing),
-            Ok(_) => Ok(Left::Something),
+        let is_there = wished.and_then(|()| match &self.ring {
+            Ring::Split(ring) => ring.is_there(memory, setup),
+            Ring::Packed(ring) => ring.is_there(memory, setup),
+        });
+        match is_there {
+            Ok(true) => Ok(Left::Something),
+            Ok(false) => Ok(Left::Nothing),
             Err(rule) => Err(self.breaks(rule)),
         }
     }
@@ -383,15 +368,12 @@ impl<M: Memory> DeviceQueue<M> {
     /// If the queue is broken.
     pub fn decline_notifications(&mut self) -> Result<(), Rule> {
         self.works()?;
-        let declined = self.wish().decline(&self.memory, self.setup.features);
+        let (memory, setup) = (&self.memory, &self.setup);
+        let declined = match &self.ring {
+            Ring::Split(_) => split::DeviceRing::decline(memory, setup),
+            Ring::Packed(_) => packed::DeviceRing::decline(memory, setup),
+        };
         declined.map_err(|rule| self.breaks(rule))
-    }
-
-    fn wish(&self) -> Wish {
-        Wish {
-            flags: self.setup.areas.used_flags(),
-            event: self.setup.areas.available_event(self.setup.size),
-        }
     }
 
     fn works(&self) -> Result<(), Rule> {

@@ -3,12 +3,11 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::layout::{
-    DESCRIPTOR, Descriptor, Features, Flags, Left, Piece, Progress, Setup, SetupError, Wish,
-};
+use crate::layout::{DESCRIPTOR, Descriptor, Features, Flags, Left, Piece, Setup, SetupError};
 use crate::memory::{Address, Memory};
 use crate::rule::Rule;
 use crate::sync::{Ordering, fence};
+use crate::{packed, split};
 
 /// Memory for tables of descriptors: one for each chain that can be in flight (section 2.7.5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +97,22 @@ struct InFlight<T> {
     writable: u32,
 }
 
+#[derive(Debug)]
+enum Ring {
+    Split(split::DriverRing),
+    Packed(packed::DriverRing),
+}
+
+impl Ring {
+    fn new(setup: &Setup) -> Self {
+        if setup.has(Features::PACKED) {
+            Self::Packed(packed::DriverRing::default())
+        } else {
+            Self::Split(split::DriverRing::default())
+        }
+    }
+}
+
 /// The driver half of a queue: offers chains of buffers to a device and gets each back once.
 ///
 /// The value that a chain is added with owns its buffers, and is kept here until the device has
@@ -112,11 +127,7 @@ pub struct DriverQueue<M, T> {
     free: u16,
     free_len: u16,
     in_flight: u16,
-    /// Chains offered.
-    offered: Progress,
-    /// Chains used, as seen here and, at the last look, in the device's index.
-    used: u16,
-    seen: u16,
+    ring: Ring,
     broken: Option<Rule>,
 }
 
@@ -149,9 +160,7 @@ impl<M: Memory, T> DriverQueue<M, T> {
             free: 0,
             free_len: setup.size,
             in_flight: 0,
-            offered: Progress::default(),
-            used: 0,
-            seen: 0,
+            ring: Ring::new(&setup),
             broken: None,
         };
         queue.clear().map_err(|_| SetupError::Unreachable)?;
@@ -243,73 +252,59 @@ impl<M: Memory, T> DriverQueue<M, T> {
             return Err(Refusal::Full);
         }
         let head = self.free;
-        let published = match table {
-            Some(tables) => self.write_table(tables.table(head), readable, writable),
-            None => self.write_chain(readable, writable),
+        let offered = match table {
+            Some(tables) => self
+                .write_table(tables.table(head), readable, writable)
+                .and_then(|table| self.publish(flagged(&[table], &[], Flags::INDIRECT))),
+            None => self.publish(flagged(readable, writable, Flags::empty())),
         };
-        let last = published
-            .and_then(|last| {
-                // The ring entry, and then the index that says that it is there.
-                let slot = self.setup.slot(self.offered.index());
-                self.memory
-                    .store16(self.setup.areas.available(slot), head)?;
-                self.offered.advance();
-                let index = self.setup.areas.available_index();
-                self.memory.store16(index, self.offered.index())?;
-                Ok(last)
-            })
-            .map_err(|rule| Refusal::Broken(self.breaks(rule)))?;
+        offered.map_err(|rule| Refusal::Broken(self.breaks(rule)))?;
+        let mut last = head;
+        for _ in 1..len {
+            last = self.slots[usize::from(last)].next;
+        }
         self.free = self.slots[usize::from(last)].next;
         self.free_len -= len;
         self.in_flight += 1;
         Ok((head, last, len, writable_bytes))
     }
 
-    /// Writes a chain into the first free descriptors, which are in a row already; says which is
-    /// the last.
-    fn write_chain(&self, readable: &[Piece], writable: &[Piece]) -> Result<u16, Rule> {
-        let (mut at, mut last) = (self.free, self.free);
-        for (piece, flags) in flagged(readable, writable) {
-            let next = self.slots[usize::from(at)].next;
-            let descriptor = Descriptor { piece, flags, next };
-            self.memory
-                .write(self.setup.areas.descriptor(at), &descriptor.to_bytes())?;
-            (last, at) = (at, next);
+    /// Offers a chain under the name of the first free descriptor.
+    fn publish(&mut self, chain: impl Iterator<Item = (Piece, Flags)>) -> Result<(), Rule> {
+        let (memory, setup, head) = (&self.memory, &self.setup, self.free);
+        match &mut self.ring {
+            Ring::Split(ring) => {
+                let slots = &self.slots;
+                let next = |at: u16| slots.get(usize::from(at)).map(|slot| (at, slot.next));
+                let places = core::iter::successors(next(head), |(_, at)| next(*at));
+                ring.offer(memory, setup, head, places, chain)
+            }
+            Ring::Packed(ring) => ring.offer(memory, setup, head, chain),
         }
-        Ok(last)
     }
 
-    /// Writes a chain into a table of its own, and that into the first free descriptor.
+    /// Writes a chain into a table of its own, and says where that is.
     fn write_table(
         &self,
         table: Address,
         readable: &[Piece],
         writable: &[Piece],
-    ) -> Result<u16, Rule> {
+    ) -> Result<Piece, Rule> {
         let mut len = 0;
-        for (piece, flags) in flagged(readable, writable) {
+        for (piece, flags) in flagged(readable, writable, Flags::empty()) {
             let at = table.plus(DESCRIPTOR * u64::from(len));
             len += 1;
-            let descriptor = Descriptor {
-                piece,
-                flags,
-                next: len,
+            let next = len;
+            let bytes = match self.ring {
+                Ring::Split(_) => Descriptor { piece, flags, next }.to_bytes(),
+                Ring::Packed(_) => packed::table_entry(piece, flags),
             };
-            self.memory.write(at, &descriptor.to_bytes())?;
+            self.memory.write(at, &bytes)?;
         }
-        let descriptor = Descriptor {
-            piece: Piece {
-                at: table,
-                len: DESCRIPTOR as u32 * u32::from(len),
-            },
-            flags: Flags::INDIRECT,
-            next: 0,
-        };
-        self.memory.write(
-            self.setup.areas.descriptor(self.free),
-            &descriptor.to_bytes(),
-        )?;
-        Ok(self.free)
+        Ok(Piece {
+            at: table,
+            len: DESCRIPTOR as u32 * u32::from(len),
+        })
     }
 
     /// True if the device has to be notified of what was added since the last such question.
@@ -321,13 +316,11 @@ impl<M: Memory, T> DriverQueue<M, T> {
         // Between what was offered and the device's wish, which does it the other way round: one
         // of the two sees the other.
         fence(Ordering::SeqCst);
-        let steps = self.offered.tell();
-        let areas = &self.setup.areas;
-        let theirs = Wish {
-            flags: areas.used_flags(),
-            event: areas.available_event(self.setup.size),
+        let (memory, setup) = (&self.memory, &self.setup);
+        let asked = match &mut self.ring {
+            Ring::Split(ring) => ring.must_notify(memory, setup),
+            Ring::Packed(ring) => ring.must_notify(memory, setup),
         };
-        let asked = theirs.is_for(&self.memory, self.setup.features, steps);
         asked.map_err(|rule| self.breaks(rule))
     }
 
@@ -341,20 +334,14 @@ impl<M: Memory, T> DriverQueue<M, T> {
     }
 
     fn next_used(&mut self) -> Result<Option<Done<T>>, Rule> {
-        if self.seen == self.used {
-            self.seen = self.memory.load16(self.setup.areas.used_index())?;
-            if self.seen.wrapping_sub(self.used) > self.in_flight {
-                return Err(Rule::UsedIndex(self.seen));
-            }
-            if self.seen == self.used {
-                return Ok(None);
-            }
-        }
-        let mut entry = [0; 8];
-        let at = self.setup.areas.used(self.setup.slot(self.used));
-        self.memory.read(at, &mut entry)?;
-        let entry = u64::from_le_bytes(entry);
-        let (id, written) = (entry as u32, (entry >> 32) as u32);
+        let (memory, setup) = (&self.memory, &self.setup);
+        let used = match &mut self.ring {
+            Ring::Split(ring) => ring.used(memory, setup, self.in_flight),
+            Ring::Packed(ring) => ring.used(memory, setup),
+        };
+        let Some((id, written)) = used? else {
+            return Ok(None);
+        };
         let slot = usize::try_from(id)
             .ok()
             .and_then(|id| self.slots.get_mut(id))
@@ -371,7 +358,10 @@ impl<M: Memory, T> DriverQueue<M, T> {
         self.free = id as u16;
         self.free_len += chain.len;
         self.in_flight -= 1;
-        self.used = self.used.wrapping_add(1);
+        match &mut self.ring {
+            Ring::Split(ring) => ring.pass(),
+            Ring::Packed(ring) => ring.pass(setup, chain.len),
+        }
         Ok(Some(Done {
             value: chain.value,
             written,
@@ -385,15 +375,20 @@ impl<M: Memory, T> DriverQueue<M, T> {
     /// If the queue is broken.
     pub fn want_interrupt(&mut self) -> Result<Left, Rule> {
         self.works()?;
-        let wished = self
-            .wish()
-            .want(&self.memory, self.setup.features, self.used);
+        let (memory, setup) = (&self.memory, &self.setup);
+        let wished = match &self.ring {
+            Ring::Split(ring) => ring.want(memory, setup),
+            Ring::Packed(ring) => ring.want(memory, setup),
+        };
         // As in `must_notify`.
         fence(Ordering::SeqCst);
-        let index = wished.and_then(|()| Ok(self.memory.load16(self.setup.areas.used_index())?));
-        match index {
-            Ok(index) if index == self.used => Ok(Left::Nothing),
-            Ok(_) => Ok(Left::Something),
+        let is_there = wished.and_then(|()| match &self.ring {
+            Ring::Split(ring) => ring.is_there(memory, setup),
+            Ring::Packed(ring) => ring.is_there(memory, setup),
+        });
+        match is_there {
+            Ok(true) => Ok(Left::Something),
+            Ok(false) => Ok(Left::Nothing),
             Err(rule) => Err(self.breaks(rule)),
         }
     }
@@ -404,7 +399,11 @@ impl<M: Memory, T> DriverQueue<M, T> {
     /// If the queue is broken.
     pub fn decline_interrupts(&mut self) -> Result<(), Rule> {
         self.works()?;
-        let declined = self.wish().decline(&self.memory, self.setup.features);
+        let (memory, setup) = (&self.memory, &self.setup);
+        let declined = match &self.ring {
+            Ring::Split(_) => split::DriverRing::decline(memory, setup),
+            Ring::Packed(_) => packed::DriverRing::decline(memory, setup),
+        };
         declined.map_err(|rule| self.breaks(rule))
     }
 
@@ -424,32 +423,15 @@ impl<M: Memory, T> DriverQueue<M, T> {
             }
         }
         (self.free, self.free_len, self.in_flight) = (0, self.setup.size, 0);
-        (self.offered, self.used, self.seen) = (Progress::default(), 0, 0);
+        self.ring = Ring::new(&self.setup);
         self.broken = None;
         self.clear().map_err(|rule| self.breaks(rule))
     }
 
-    /// Sets flags, indices and wishes of both rings to zero. Entries are written before they are
-    /// read.
     fn clear(&self) -> Result<(), Rule> {
-        let (areas, size) = (&self.setup.areas, self.setup.size);
-        for at in [
-            areas.available_flags(),
-            areas.available_index(),
-            areas.used_event(size),
-            areas.used_flags(),
-            areas.used_index(),
-            areas.available_event(size),
-        ] {
-            self.memory.store16(at, 0)?;
-        }
-        Ok(())
-    }
-
-    fn wish(&self) -> Wish {
-        Wish {
-            flags: self.setup.areas.available_flags(),
-            event: self.setup.areas.used_event(self.setup.size),
+        match &self.ring {
+            Ring::Split(_) => split::DriverRing::clear(&self.memory, &self.setup),
+            Ring::Packed(_) => packed::DriverRing::clear(&self.memory, &self.setup),
         }
     }
 
@@ -462,14 +444,17 @@ impl<M: Memory, T> DriverQueue<M, T> {
     }
 }
 
-/// The pieces of a chain with the flags of their descriptors.
+/// The pieces of a chain with the flags of their descriptors, beside those that all have.
 fn flagged<'a>(
     readable: &'a [Piece],
     writable: &'a [Piece],
+    all: Flags,
 ) -> impl Iterator<Item = (Piece, Flags)> + 'a {
     let pieces = readable.len() + writable.len();
-    let readable = readable.iter().map(|piece| (*piece, Flags::empty()));
-    let writable = writable.iter().map(|piece| (*piece, Flags::WRITE));
+    let readable = readable.iter().map(move |piece| (*piece, all));
+    let writable = writable
+        .iter()
+        .map(move |piece| (*piece, all | Flags::WRITE));
     readable
         .chain(writable)
         .enumerate()

@@ -1,4 +1,4 @@
-//! How queues lie in memory: split queues, virtio 1.3, section 2.7.
+//! How queues lie in memory, and what they are made of.
 
 use core::fmt;
 
@@ -21,6 +21,8 @@ bitflags! {
         /// Addresses are what the platform makes of them, not those of frames
         /// (`VIRTIO_F_ACCESS_PLATFORM`).
         const ACCESS_PLATFORM = 1 << 33;
+        /// Queues are packed, not split (`VIRTIO_F_RING_PACKED`).
+        const PACKED = 1 << 34;
         /// Single queues can be reset (`VIRTIO_F_RING_RESET`).
         const RING_RESET = 1 << 40;
     }
@@ -48,11 +50,11 @@ pub enum Left {
 /// Where the three parts of a queue are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Areas {
-    /// The table of descriptors.
+    /// The table of descriptors, or the packed ring.
     pub descriptors: Address,
-    /// The driver's area: the available ring.
+    /// The driver's area: the available ring, or its wish.
     pub driver: Address,
-    /// The device's area: the used ring.
+    /// The device's area: the used ring, or its wish.
     pub device: Address,
 }
 
@@ -62,7 +64,7 @@ pub(crate) const DESCRIPTOR: u64 = 16;
 const USED: u64 = 8;
 
 impl Areas {
-    /// The three parts one after the other from a multiple of 16 on.
+    /// The three parts one after the other from a multiple of 16 on, with room for either layout.
     #[must_use]
     pub fn at(base: Address, size: u16) -> Self {
         let size = u64::from(size);
@@ -123,7 +125,7 @@ impl Areas {
 /// A queue as the two ends have agreed on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Descriptors: a power of two up to 32,768.
+    /// Descriptors: up to 32,768; a power of two unless the queue is packed.
     pub size: u16,
     /// Where it is.
     pub areas: Areas,
@@ -134,7 +136,7 @@ pub struct Setup {
 /// Why there is no queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetupError {
-    /// The size is no power of two up to 32,768, or the limit of a chain is none within the size.
+    /// The size is none (see [`Setup::size`]), or the limit of a chain is none within the size.
     Size,
     /// A part is not aligned (section 2.7).
     Alignment,
@@ -147,7 +149,7 @@ pub enum SetupError {
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Size => "a queue has a power of two of descriptors, up to 32,768",
+            Self::Size => "no queue has this number of descriptors, or no chain of it",
             Self::Alignment => "a part of the queue is not aligned",
             Self::Unreachable => "a part of the queue is not in the memory",
             Self::NoMemory => "no memory for a queue",
@@ -160,15 +162,26 @@ impl core::error::Error for SetupError {}
 impl Setup {
     /// Checks everything that the calls on the queue rely on.
     pub(crate) fn check(&self, memory: &impl Memory) -> Result<(), SetupError> {
-        // An index has 16 bits, so no larger number is a power of two but 32,768.
-        if !self.size.is_power_of_two() {
+        let packed = self.has(Features::PACKED);
+        let fits = if packed {
+            (1..=1 << 15).contains(&self.size)
+        } else {
+            // A number of 16 bits that is a power of two is 32,768 at most.
+            self.size.is_power_of_two()
+        };
+        if !fits {
             return Err(SetupError::Size);
         }
         let size = u64::from(self.size);
+        let (driver, device) = if packed {
+            ((4, 4), (4, 4))
+        } else {
+            ((6 + 2 * size, 2), (6 + USED * size, 4))
+        };
         let parts = [
             (self.areas.descriptors, DESCRIPTOR * size, 16),
-            (self.areas.driver, 6 + 2 * size, 2),
-            (self.areas.device, 6 + USED * size, 4),
+            (self.areas.driver, driver.0, driver.1),
+            (self.areas.device, device.0, device.1),
         ];
         for (at, len, alignment) in parts {
             if !at.number().is_multiple_of(alignment) {
@@ -185,6 +198,15 @@ impl Setup {
         self.features.contains(feature)
     }
 
+    /// Descriptors of a chain's own table, by the descriptor that stands for it.
+    pub(crate) fn table_len(&self, piece: Piece, flags: Flags) -> Result<u32, Rule> {
+        let whole = u64::from(piece.len).is_multiple_of(DESCRIPTOR) && piece.len > 0;
+        if !self.has(Features::INDIRECT) || flags.contains(Flags::NEXT) || !whole {
+            return Err(Rule::Table);
+        }
+        Ok(piece.len / DESCRIPTOR as u32)
+    }
+
     /// The place of an index in its ring.
     pub(crate) fn slot(&self, index: u16) -> u16 {
         index & (self.size - 1)
@@ -192,7 +214,7 @@ impl Setup {
 }
 
 bitflags! {
-    /// Flags of a descriptor (section 2.7.5). Others are for layouts that are not negotiated.
+    /// Flags of a descriptor (sections 2.7.5 and 2.8); there are others for packed rings.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Flags: u16 {
         const NEXT = 1;
@@ -229,54 +251,6 @@ impl Descriptor {
             flags: Flags::from_bits_truncate((number >> 96) as u16),
             next: (number >> 112) as u16,
         }
-    }
-}
-
-/// Without `EVENT_IDX`: the bit of either ring's flags by which an end wants to hear nothing
-/// (`VIRTQ_AVAIL_F_NO_INTERRUPT`, `VIRTQ_USED_F_NO_NOTIFY`).
-const QUIET: u16 = 1;
-
-/// How one end wishes to be told of what the other does.
-pub(crate) struct Wish {
-    /// Where it writes flags.
-    pub flags: Address,
-    /// Where it writes an index.
-    pub event: Address,
-}
-
-impl Wish {
-    /// True if what went from one index to another has to be told, by the wish of the other end.
-    pub fn is_for(
-        &self,
-        memory: &impl Memory,
-        features: Features,
-        (from, to): (u16, u16),
-    ) -> Result<bool, Rule> {
-        if features.contains(Features::EVENT_IDX) {
-            // Section 2.7.10: the index that is wished for is one of those that were passed.
-            let event = memory.load16(self.event)?;
-            Ok(to.wrapping_sub(event).wrapping_sub(1) < to.wrapping_sub(from))
-        } else {
-            Ok(from != to && memory.load16(self.flags)? & QUIET == 0)
-        }
-    }
-
-    /// Wishes to be told when an index is passed.
-    pub fn want(&self, memory: &impl Memory, features: Features, index: u16) -> Result<(), Rule> {
-        Ok(if features.contains(Features::EVENT_IDX) {
-            memory.store16(self.event, index)
-        } else {
-            memory.store16(self.flags, 0)
-        }?)
-    }
-
-    /// Wishes to be told nothing. A wish by index has come true once and does so no more for
-    /// 65,536 chains, so there is nothing to take back.
-    pub fn decline(&self, memory: &impl Memory, features: Features) -> Result<(), Rule> {
-        if !features.contains(Features::EVENT_IDX) {
-            memory.store16(self.flags, QUIET)?;
-        }
-        Ok(())
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! [`DriverQueue`] offers chains of buffers and gets each back exactly once; [`DeviceQueue`] uses
 //! them. Neither believes anything that the other end writes: a broken [`Rule`] is an error, after
-//! which the queue refuses everything until it is reset. The layouts are those of split queues
-//! (virtio 1.3, section 2.7).
+//! which the queue refuses everything until it is reset. Queues are split or packed (virtio 1.3,
+//! sections 2.7 and 2.8).
 //!
 //! ```
 //! use virtqueue::{Address, Areas, Features, Memory, Piece, Setup, Words};
@@ -40,7 +40,9 @@ mod device;
 mod driver;
 mod layout;
 mod memory;
+mod packed;
 mod rule;
+mod split;
 mod sync;
 mod transport;
 mod words;

@@ -4,6 +4,7 @@ use crate::{Address, Areas, DeviceQueue, DriverQueue, Features, Piece, Setup, Ta
 
 mod halves;
 mod hostile;
+mod packed;
 mod rules;
 mod vmm;
 

@@ -89,8 +89,8 @@ impl<B: Backend> Server<B> {
     /// Features that the device offers.
     #[must_use]
     pub fn features(&self) -> u64 {
-        let queues = Features::VERSION_1 | Features::INDIRECT | Features::EVENT_IDX;
-        queues.bits()
+        let queues = Features::INDIRECT | Features::EVENT_IDX | Features::PACKED;
+        (Features::VERSION_1 | queues).bits()
             | feature::SEG_MAX
             | feature::FLUSH
             | feature::QUEUES

@@ -154,6 +154,7 @@ impl<T: Transport> Disk<T> {
         let wanted = Features::INDIRECT
             | Features::EVENT_IDX
             | Features::ACCESS_PLATFORM
+            | Features::PACKED
             | Features::RING_RESET;
         let features = bring_up(transport, wanted.bits() | feature::ALL, 0)?;
         Ok((features, Properties::read(transport, features)??))

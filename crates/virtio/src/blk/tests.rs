@@ -308,6 +308,44 @@ fn a_device_that_does_not_start_is_refused() {
     assert_eq!(error(Some(Lie::NewGenerations), None), stuck);
 }
 
+/// Limits at their borders: the smallest pieces, ranges that are none, a queue that is too small
+/// for what was wished.
+#[test]
+fn limits_are_taken_at_their_borders() {
+    let peer = Peer::new();
+    peer.offer(feature::ALL & !feature::READ_ONLY | Features::VERSION_1.bits());
+    peer.configure(field::SIZE_MAX, &512_u32.to_le_bytes());
+    peer.configure(field::BLOCK_SIZE, &512_u32.to_le_bytes());
+    peer.configure(field::DISCARD_SECTORS, &[0; 4]);
+    peer.configure(field::ZEROES_SEGMENTS, &[0; 4]);
+    peer.configure(field::SEG_MAX, &100_u32.to_le_bytes());
+    let mut next = BASE;
+    let shape = Shape {
+        queues: 1,
+        size: 16,
+        pieces: 50,
+    };
+    let (disk, mut queues): (_, Vec<Q>) = Disk::start(&peer, shape, |bytes| {
+        next += bytes;
+        Some((Shared(peer.memory.clone()), Address::new(BASE)))
+    })
+    .expect("a disk");
+    assert!(
+        next < BASE + 0x2000,
+        "tables have no more entries than the queue"
+    );
+    let properties = disk.properties();
+    assert_eq!((properties.discard, properties.write_zeroes), (None, None));
+    assert_eq!((properties.piece, queues[0].max_pieces()), (512, 14));
+    let read = Operation::Read { offset: 0 };
+    let most = [piece(DATA, 512); 14];
+    assert_eq!(execute(&disk, &mut queues[0], read, &most), Ok(None));
+    for data in [&[piece(DATA, 512); 15][..], &[piece(DATA, 1024)]] {
+        let refused = queues[0].submit(read, data, 0).expect_err("refused");
+        assert_eq!(refused.why, Refusal::TooLarge);
+    }
+}
+
 /// Nonsense that a driver may say: a device's end answers what it can.
 #[test]
 fn a_server_answers_nonsense_with_errors() {
@@ -390,14 +428,29 @@ fn a_server_answers_nonsense_with_errors() {
         let range = range(0, 1, flags);
         assert_eq!(answer(&header(kind::WRITE_ZEROES, 0, &range), 1), [result]);
     }
+    // No more at a time than the caller says.
+    for _ in 0..3 {
+        driver
+            .add(&[piece(0x8000, 16)], &[piece(0x9000, 1)], ())
+            .unwrap();
+    }
+    for expected in [2, 1, 0] {
+        let served = server.serve(&mut device, 2).map(|served| served.requests);
+        assert_eq!(served, Ok(expected));
+    }
 }
 
 proptest! {
-    /// Requests in any order, several at once on both queues, beside a disk that is a list of
+    /// Requests in any order, on both queues, split or packed, beside a disk that is a list of
     /// bytes.
     #[test]
-    fn a_disk_keeps_what_was_written(steps in prop::collection::vec((0usize..2, 0u8..5, 0u64..SECTORS, 1u64..5, any::<u8>()), 1..60)) {
+    fn a_disk_keeps_what_was_written(packed in any::<bool>(), steps in prop::collection::vec((0usize..2, 0u8..5, 0u64..SECTORS, 1u64..5, any::<u8>()), 1..60)) {
         let peer = Peer::new();
+        if packed {
+            peer.offer(feature::ALL & !feature::READ_ONLY | Features::VERSION_1.bits() | peer::PACKED);
+            peer.configure(field::SIZE_MAX, &65536_u32.to_le_bytes());
+            peer.configure(field::BLOCK_SIZE, &512_u32.to_le_bytes());
+        }
         let (disk, mut queues) = started(&peer);
         let mut model = std::vec![0_u8; (SECTORS * SECTOR) as usize];
         for (queue, kind, sector, sectors, byte) in steps {

@@ -37,21 +37,25 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-fn features() -> impl Strategy<Value = Features> {
-    prop_oneof![
-        Just(Features::empty()),
-        Just(Features::INDIRECT),
-        Just(Features::EVENT_IDX),
-        Just(Features::INDIRECT | Features::EVENT_IDX),
-    ]
+/// A size and features; sizes of packed rings need not be powers of two.
+fn kinds() -> impl Strategy<Value = (u16, Features)> {
+    (1u16..33, any::<u8>()).prop_map(|(size, bits)| {
+        let all = [Features::INDIRECT, Features::EVENT_IDX, Features::PACKED];
+        let chosen = (0..3).filter(|bit| bits & 1 << bit != 0);
+        let features = chosen.fold(Features::empty(), |set, bit| set | all[bit]);
+        if features.contains(Features::PACKED) {
+            (size, features)
+        } else {
+            (1 << size.ilog2(), features)
+        }
+    })
 }
 
 proptest! {
     /// Whatever the order, each chain arrives once with the pieces that it was added with, and
     /// comes back once, with the length that was said.
     #[test]
-    fn a_chain_goes_there_and_comes_back_once(bits in 0u32..6, features in features(), steps in steps()) {
-        let size = 1 << bits;
+    fn a_chain_goes_there_and_comes_back_once((size, features) in kinds(), steps in steps()) {
         let memory = words();
         let (mut driver, mut device) = pair::<u32>(&memory, setup(size, features));
         let mut next = 0_u32;
@@ -159,33 +163,35 @@ proptest! {
 /// A table is used where one is there and long enough, and a chain then takes one descriptor.
 #[test]
 fn tables_hold_chains_of_several_pieces() {
-    let memory = words();
-    let (mut driver, mut device) = pair(&memory, setup(16, Features::INDIRECT));
-    let pieces: Vec<Piece> = (0..9).map(|i| piece(BUFFERS + i * 8, 8)).collect();
-    for value in 0..16 {
-        driver
-            .add(&pieces[..8], &[], value)
-            .expect("each takes one descriptor");
+    for layout in [Features::empty(), Features::PACKED] {
+        let memory = words();
+        let (mut driver, mut device) = pair(&memory, setup(16, Features::INDIRECT | layout));
+        let pieces: Vec<Piece> = (0..9).map(|i| piece(BUFFERS + i * 8, 8)).collect();
+        for value in 0..16 {
+            driver
+                .add(&pieces[..8], &[], value)
+                .expect("each takes one descriptor");
+        }
+        let refused = driver.add(&pieces[..1], &[], 16).expect_err("full");
+        assert_eq!((refused.value, refused.why), (16, Refusal::Full));
+        for _ in 0..16 {
+            let chain = device.take().unwrap().unwrap();
+            assert_eq!(chain.readable(), &pieces[..8]);
+            device.finish(chain, 0).unwrap();
+        }
+        while driver.take().unwrap().is_some() {}
+        // Longer than a table: in the queue's own.
+        driver.add(&pieces, &[], 0).expect("nine descriptors");
+        assert_eq!(
+            driver
+                .add(&pieces[..7], &[], 1)
+                .map_err(|refused| refused.why),
+            Ok(())
+        );
+        let before = driver.add(&pieces[..8], &[], 2);
+        assert!(before.is_ok(), "nine and one are taken, so six more fit");
+        assert_eq!(device.take().unwrap().unwrap().readable(), &pieces[..]);
     }
-    let refused = driver.add(&pieces[..1], &[], 16).expect_err("full");
-    assert_eq!((refused.value, refused.why), (16, Refusal::Full));
-    for _ in 0..16 {
-        let chain = device.take().unwrap().unwrap();
-        assert_eq!(chain.readable(), &pieces[..8]);
-        device.finish(chain, 0).unwrap();
-    }
-    while driver.take().unwrap().is_some() {}
-    // Longer than a table: in the queue's own.
-    driver.add(&pieces, &[], 0).expect("nine descriptors");
-    assert_eq!(
-        driver
-            .add(&pieces[..7], &[], 1)
-            .map_err(|refused| refused.why),
-        Ok(())
-    );
-    let before = driver.add(&pieces[..8], &[], 2);
-    assert!(before.is_ok(), "nine and one are taken, so six more fit");
-    assert_eq!(device.take().unwrap().unwrap().readable(), &pieces[..]);
 }
 
 /// Chains of too many bytes, or pieces, are refused before the device sees them.
@@ -213,7 +219,12 @@ fn chains_that_can_never_be_are_refused() {
 /// A wish is for the next one, once with `EVENT_IDX`, until it is taken back without.
 #[test]
 fn notifications_are_for_those_who_want_them() {
-    for features in [Features::empty(), Features::EVENT_IDX] {
+    for features in [
+        Features::empty(),
+        Features::EVENT_IDX,
+        Features::PACKED,
+        Features::PACKED | Features::EVENT_IDX,
+    ] {
         let by_index = features == Features::EVENT_IDX;
         let memory = words();
         let (mut driver, mut device) = pair(&memory, setup(8, features));
@@ -278,7 +289,13 @@ fn a_wish_is_not_forgotten_in_a_round_of_indices() {
 #[test]
 fn threads_that_sleep_are_told() {
     const CHAINS: u32 = 40_000;
-    for features in [Features::INDIRECT, Features::EVENT_IDX | Features::INDIRECT] {
+    let by_event = Features::EVENT_IDX | Features::INDIRECT;
+    for features in [
+        Features::INDIRECT,
+        by_event,
+        Features::INDIRECT | Features::PACKED,
+        by_event | Features::PACKED,
+    ] {
         let memory = words();
         let (mut driver, mut device) = pair(&memory, setup(8, features));
         let (notify, notified) = mpsc::channel();

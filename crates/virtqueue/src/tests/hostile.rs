@@ -30,12 +30,18 @@ impl Random {
     }
 }
 
-const FEATURES: [Features; 4] = [
-    Features::empty(),
-    Features::INDIRECT,
-    Features::EVENT_IDX,
-    Features::INDIRECT.union(Features::EVENT_IDX),
-];
+/// A queue of any kind; those of packed rings need not have a power of two.
+fn any_setup(random: &mut Random) -> Setup {
+    let mut features = Features::empty();
+    for feature in [Features::INDIRECT, Features::EVENT_IDX, Features::PACKED] {
+        features.set(feature, random.below(2) == 0);
+    }
+    if features.contains(Features::PACKED) {
+        setup(1 + random.below(20) as u16, features)
+    } else {
+        setup(1 << random.below(5), features)
+    }
+}
 
 /// Writes a likely number into what belongs to a queue of this size.
 fn scribble(memory: &Words, random: &mut Random, setup: &Setup) {
@@ -60,7 +66,7 @@ fn device_is_hostile(steps: u64) {
     let mut broken = HashSet::new();
     let (mut value, mut done, mut step) = (0_u32, 0_u64, 0);
     while step < steps {
-        let setup = setup(1 << random.below(5), FEATURES[random.below(4) as usize]);
+        let setup = any_setup(&mut random);
         let (mut driver, mut device) = pair::<(u32, u32)>(&memory, setup);
         let mut out = HashSet::new();
         for _ in 0..random.below(2000) {
@@ -147,7 +153,7 @@ fn driver_is_hostile(steps: u64) {
     let mut broken = HashSet::new();
     let (mut taken, mut step) = (0_u64, 0);
     while step < steps {
-        let setup = setup(1 << random.below(5), FEATURES[random.below(4) as usize]);
+        let setup = any_setup(&mut random);
         let longest = 1 + random.below(20) as u16;
         let (mut driver, _) = pair::<()>(&memory, setup);
         let mut device = DeviceQueue::new(&memory, setup, longest).expect("a device half");

@@ -387,6 +387,103 @@ fn a_device_bounds_the_length_of_chains() {
     assert_eq!(device.take().err(), Some(Rule::ChainLength.into()));
 }
 
+/// A queue takes what its areas take, and no byte less.
+#[test]
+fn a_queue_fits_exactly() {
+    for (size, features) in [
+        (4, NO),
+        (16, NO),
+        (16, Features::PACKED),
+        (5, Features::PACKED),
+    ] {
+        let setup = setup(size, features);
+        let end = if features == NO {
+            setup.areas.device.number() + 6 + 8 * u64::from(size)
+        } else {
+            setup.areas.device.number() + 4
+        };
+        if features == NO {
+            assert_eq!(Areas::bytes(size), end.next_multiple_of(16));
+        }
+        let device = |bytes: u64| {
+            let memory = Words::new(bytes as usize).unwrap();
+            DeviceQueue::new(&memory, setup, 1).map(drop)
+        };
+        assert_eq!(device(end), Ok(()));
+        assert_eq!(device(end - 2), Err(SetupError::Unreachable));
+    }
+}
+
+/// Memory that can go away.
+struct Leaving<'a>(&'a Words, &'a std::cell::Cell<bool>);
+
+impl Leaving<'_> {
+    fn there(&self, at: Address) -> Result<&Words, crate::Unreachable> {
+        if self.1.get() {
+            Err(crate::Unreachable(at))
+        } else {
+            Ok(self.0)
+        }
+    }
+}
+
+impl Memory for Leaving<'_> {
+    fn reaches(&self, _: Address, _: u64) -> bool {
+        true
+    }
+
+    fn load16(&self, at: Address) -> Result<u16, crate::Unreachable> {
+        self.there(at)?.load16(at)
+    }
+
+    fn store16(&self, at: Address, value: u16) -> Result<(), crate::Unreachable> {
+        self.there(at)?.store16(at, value)
+    }
+
+    fn read(&self, at: Address, into: &mut [u8]) -> Result<(), crate::Unreachable> {
+        self.there(at)?.read(at, into)
+    }
+
+    fn write(&self, at: Address, from: &[u8]) -> Result<(), crate::Unreachable> {
+        self.there(at)?.write(at, from)
+    }
+}
+
+/// Memory that goes away breaks a queue, at any of its calls, and nothing else.
+#[test]
+fn a_queue_whose_memory_goes_away_is_broken() {
+    for features in [NO, Features::PACKED] {
+        let memory = words();
+        let gone = std::cell::Cell::new(true);
+        let setup = setup(4, features);
+        let none = DriverQueue::<_, ()>::new(Leaving(&memory, &gone), setup, None).map(drop);
+        assert_eq!(none, Err(SetupError::Unreachable));
+        type Call = fn(&mut DriverQueue<Leaving, ()>) -> Option<Rule>;
+        let calls: [Call; 5] = [
+            |queue| match queue
+                .add(&[piece(BUFFERS, 1)], &[], ())
+                .map_err(|refused| refused.why)
+            {
+                Err(Refusal::Broken(rule)) => Some(rule),
+                _ => None,
+            },
+            |queue| queue.must_notify().err(),
+            |queue| queue.take().err(),
+            |queue| queue.want_interrupt().err(),
+            |queue| queue.decline_interrupts().err(),
+        ];
+        for call in calls {
+            gone.set(false);
+            let mut queue = DriverQueue::new(Leaving(&memory, &gone), setup, None).unwrap();
+            queue.add(&[piece(BUFFERS, 1)], &[], ()).unwrap();
+            gone.set(true);
+            let rule = call(&mut queue);
+            assert!(matches!(rule, Some(Rule::Ring(_))), "{rule:?}");
+            assert_eq!(queue.broken(), rule);
+        }
+    }
+}
+
 /// Each rule has a text of its own.
 #[test]
 fn rules_say_what_was_broken() {

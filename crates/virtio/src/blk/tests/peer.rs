@@ -15,6 +15,8 @@ use super::super::*;
 pub const SECTORS: u64 = 64;
 /// Where queues may be.
 pub const BASE: u64 = 0x1000;
+/// Bit of packed rings, which tests ask for that do not look into rings themselves.
+pub const PACKED: u64 = Features::PACKED.bits();
 /// Bytes of memory.
 const MEMORY: usize = 0x2_0000;
 
@@ -136,6 +138,8 @@ impl Backend for RamDisk {
 pub enum Lie {
     /// Does not end a reset.
     NoReset,
+    /// Takes no queues.
+    NoQueues,
     /// Does not accept features.
     NoFeatures,
     /// Changes its configuration each time that it is read.
@@ -182,7 +186,7 @@ impl Peer {
             state: Mutex::new(State {
                 status: Status::empty(),
                 features: 0,
-                offered: server.features() | Features::RING_RESET.bits(),
+                offered: server.features() & !PACKED | Features::RING_RESET.bits(),
                 config: server.config(4, 6),
                 generation: 0,
                 queues: Vec::new(),
@@ -334,6 +338,9 @@ impl Transport for &Peer {
 
     fn enable_queue(&self, queue: u16, setup: &Setup) -> Result<(), TransportError> {
         let mut state = self.state();
+        if state.lie == Some(Lie::NoQueues) {
+            return Err(TransportError::NoQueue);
+        }
         assert!(
             state.status.contains(Status::FEATURES_OK),
             "features come first"

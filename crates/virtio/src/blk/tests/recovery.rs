@@ -163,6 +163,11 @@ fn a_device_that_does_not_come_back_ends_everything() {
     let refused = StartError::BringUp(BringUpError::Refused);
     for (lie, smaller, error) in [
         (Some(Lie::NoFeatures), false, refused),
+        (
+            Some(Lie::NoQueues),
+            false,
+            StartError::from(TransportError::NoQueue),
+        ),
         (None, true, StartError::Changed),
     ] {
         let peer = Peer::new();
