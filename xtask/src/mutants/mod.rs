@@ -62,6 +62,7 @@ const HOST: &[&str] = &[
     "shrink",
     "slab",
     "task",
+    "tcp",
     "topology",
     "trace",
     "virtio",

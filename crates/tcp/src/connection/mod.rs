@@ -1,0 +1,673 @@
+//! A connection: its state, and what its owner does with it (RFC 9293, section 3.9).
+
+mod arrive;
+mod recovery;
+mod send;
+mod timers;
+
+use recovery::Recovery;
+use timers::Timers;
+
+use crate::congestion::Congestion;
+use crate::reassembly::Reassembly;
+use crate::rtt::RttEstimator;
+use crate::scoreboard::Scoreboard;
+use crate::segment::{Header, Segment};
+use crate::seq::{Position, Seq};
+use crate::time_wait::TimeWait;
+use crate::{Algorithm, Config, KeepAlive, MILLISECOND, Nanos, SECOND};
+
+/// The state of a connection (RFC 9293, section 3.3.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// No connection, or none any more.
+    Closed,
+    /// A SYN was sent.
+    SynSent,
+    /// A SYN was received and answered.
+    SynReceived,
+    /// Open in both directions.
+    Established,
+    /// This end sends no more; its FIN is not acknowledged.
+    FinWait1,
+    /// The FIN was acknowledged; the peer may go on sending.
+    FinWait2,
+    /// The peer sends no more; this end may.
+    CloseWait,
+    /// Both ends have sent a FIN at the same time.
+    Closing,
+    /// A FIN was sent after that of the peer.
+    LastAck,
+    /// Both ends are closed; late segments may still come.
+    TimeWait,
+}
+
+impl State {
+    /// Whether the handshake is done.
+    #[must_use]
+    pub fn is_synchronized(self) -> bool {
+        !matches!(self, Self::Closed | Self::SynSent | Self::SynReceived)
+    }
+
+    /// Whether the peer may still send data.
+    fn receives(self) -> bool {
+        matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
+    }
+
+    /// Whether data or a FIN may be outstanding.
+    fn sends(self) -> bool {
+        matches!(
+            self,
+            Self::Established | Self::CloseWait | Self::FinWait1 | Self::Closing | Self::LastAck
+        )
+    }
+}
+
+/// The reason for which a connection has ended, or cannot be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// The peer has refused the connection (`ECONNREFUSED`).
+    Refused,
+    /// The peer has reset the connection (`ECONNRESET`).
+    Reset,
+    /// The peer does not answer (`ETIMEDOUT`).
+    TimedOut,
+    /// ICMP says that the network is not reached (`ENETUNREACH`).
+    NetUnreachable,
+    /// ICMP says that the host is not reached (`EHOSTUNREACH`).
+    HostUnreachable,
+    /// The program has aborted the connection.
+    Aborted,
+}
+
+/// The socket has been closed: nobody receives any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gone;
+
+/// The bytes of a connection, which the caller holds and charges.
+pub trait Buffers {
+    /// Bytes that the program has sent and that were not released.
+    fn queued(&self) -> usize;
+
+    /// Copies of those, from `offset` on. Returns how many there were.
+    fn peek(&self, offset: usize, bytes: &mut [u8]) -> usize;
+
+    /// Drops the first `count` of those: they are acknowledged.
+    fn release(&mut self, count: usize);
+
+    /// Bytes that [`Buffers::deliver`] takes.
+    fn window(&self) -> usize;
+
+    /// Takes the next bytes of the stream, as many as there is room for. Returns how many.
+    ///
+    /// # Errors
+    /// The program has closed the socket.
+    fn deliver(&mut self, bytes: &[u8]) -> Result<usize, Gone>;
+
+    /// Tells that the peer sends no more.
+    fn deliver_end(&mut self);
+}
+
+/// A segment that has arrived, with what IP says of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// The segment; its checksum was verified.
+    pub segment: Segment<'a>,
+    /// The packet was marked by a router (RFC 3168, section 5: CE).
+    pub congested: bool,
+}
+
+impl<'a> From<Segment<'a>> for Arrival<'a> {
+    fn from(segment: Segment<'a>) -> Self {
+        Self {
+            segment,
+            congested: false,
+        }
+    }
+}
+
+/// A segment to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outgoing {
+    /// Its header.
+    pub header: Header,
+    /// Bytes of the payload that was handed in.
+    pub payload: usize,
+    /// Routers may mark the packet instead of dropping it (RFC 3168, section 5: ECT(0)).
+    pub ecn_capable: bool,
+}
+
+/// Facts about a connection for its user (`TCP_INFO`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Info {
+    /// Its state.
+    pub state: State,
+    /// Retransmission time-out.
+    pub rto: Nanos,
+    /// Smoothed round trip.
+    pub rtt: Nanos,
+    /// Variation of it.
+    pub rtt_variation: Nanos,
+    /// Least round trip of the last minutes.
+    pub least_rtt: Nanos,
+    /// Largest payload of a segment that is sent.
+    pub mss: u32,
+    /// Congestion window in bytes.
+    pub cwnd: u64,
+    /// Slow-start threshold in bytes.
+    pub ssthresh: u64,
+    /// Numbers thought to be under way.
+    pub in_flight: u64,
+    /// Window of the peer in bytes.
+    pub peer_window: u64,
+    /// Time-outs since something was acknowledged.
+    pub backoff: u32,
+    /// Segments outstanding.
+    pub outstanding: usize,
+    /// Segments that the peer has out of order.
+    pub sacked: u32,
+    /// Segments taken for lost and not sent again yet.
+    pub lost: u32,
+    /// Segments that were sent again.
+    pub retransmissions: u64,
+    /// Tail loss probes that were sent.
+    pub tail_probes: u64,
+    /// Bytes that the peer has acknowledged.
+    pub acknowledged: u64,
+    /// Bytes of the peer that are delivered.
+    pub received: u64,
+    /// Both ends use timestamps.
+    pub timestamps: bool,
+    /// Both ends use selective acknowledgements.
+    pub sack: bool,
+    /// Both ends use explicit congestion notification.
+    pub ecn: bool,
+}
+
+/// The send sequence space (RFC 9293, section 3.3.1).
+#[derive(Clone, Debug)]
+struct SendSpace {
+    /// Initial number.
+    iss: Position,
+    /// Oldest that is not acknowledged.
+    una: Position,
+    /// Next to be sent.
+    nxt: Position,
+    /// Window of the peer.
+    wnd: u64,
+    /// Sequence and acknowledgement of the last update of the window.
+    wl1: Position,
+    wl2: Position,
+    /// Largest window the peer ever had.
+    max_wnd: u64,
+    /// Shift of the peer's windows.
+    shift: u8,
+    /// Largest segment the peer takes, and the path.
+    peer_mss: u16,
+    path_mss: u16,
+    /// When the path's size was learnt.
+    path_since: Option<Nanos>,
+    /// Position of the FIN, once it was sent.
+    fin: Option<Position>,
+    /// End of the last small segment (Minshall's SND.SML).
+    small_end: Position,
+    /// Position behind the urgent byte.
+    urgent: Option<Position>,
+    /// When data was last sent.
+    last_sent: Nanos,
+    retransmissions: u64,
+    /// Time-outs in a row; time-outs with a segment longer than the suspected limit of the path.
+    timeouts: u32,
+}
+
+/// The receive sequence space.
+#[derive(Clone, Debug)]
+struct ReceiveSpace {
+    irs: Position,
+    /// Next that is expected.
+    nxt: Position,
+    /// Behind the last that may be sent: what was advertised.
+    edge: Position,
+    /// `nxt` when the last acknowledgement was sent.
+    acknowledged: Position,
+    shift: u8,
+    /// Position of the peer's FIN.
+    fin: Option<Position>,
+    /// Largest segment that came: what the peer's segments are thought to be.
+    mss: u64,
+    /// Largest room that there was.
+    largest_window: u64,
+    /// Timestamp to echo, and when it came (RFC 7323, section 4.3).
+    recent: Option<(u32, Nanos)>,
+    /// Position behind the urgent byte.
+    urgent: Option<Position>,
+    /// Acknowledgements that are not delayed.
+    quick: u32,
+    /// When something came last.
+    last_arrival: Nanos,
+}
+
+/// Explicit congestion notification (RFC 3168, section 6.1).
+#[derive(Clone, Copy, Debug, Default)]
+struct Ecn {
+    agreed: bool,
+    /// A mark was seen: echo it until the peer says it has reduced its window.
+    echo: bool,
+    /// The window was reduced: to be said with the next data.
+    reduced: bool,
+    /// Up to here echoes speak of the window that was reduced.
+    until: Position,
+}
+
+/// The acknowledgement that is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum AckNeed {
+    None,
+    /// By the timer.
+    Delayed,
+    Now,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    state: State,
+    error: Option<Error>,
+    soft_error: Option<Error>,
+    /// This end has begun the connection.
+    active: bool,
+    local: u16,
+    remote: u16,
+    snd: SendSpace,
+    rcv: ReceiveSpace,
+    reassembly: Reassembly,
+    board: Scoreboard,
+    rtt: RttEstimator,
+    congestion: Congestion,
+    recovery: Recovery,
+    ecn: Ecn,
+    timers: Timers,
+    timestamps: bool,
+    sack: bool,
+    clock_offset: u32,
+    /// The program sends no more.
+    shut: bool,
+    /// The program has closed the socket.
+    orphan: bool,
+    ack: AckNeed,
+    /// A SYN, or an answer to one, is to be sent.
+    syn_due: bool,
+    /// A probe of the peer is to be sent.
+    probe_due: bool,
+    /// A segment is sent though it is small: the time for waiting is over.
+    push_small: bool,
+    /// A segment may be sent though the congestion window is full (tail loss probe).
+    tail_probe: bool,
+    /// A reset is to be sent.
+    reset: Option<Header>,
+    /// Challenges sent in this second.
+    challenges: (Nanos, u32),
+}
+
+impl Connection {
+    fn new(config: Config, now: Nanos, ports: (u16, u16), iss: Seq, clock_offset: u32) -> Self {
+        let iss = iss.first();
+        let mss = config.mss.min(config.max_segment.unwrap_or(u16::MAX));
+        let rtt = RttEstimator::new(config.least_rto);
+        let congestion = Congestion::new(
+            config.algorithm,
+            u64::from(mss),
+            u64::from(config.initial_window),
+        );
+        Self {
+            state: State::Closed,
+            error: None,
+            soft_error: None,
+            active: false,
+            local: ports.0,
+            remote: ports.1,
+            snd: SendSpace {
+                iss,
+                una: iss,
+                nxt: iss,
+                wnd: 0,
+                wl1: 0,
+                wl2: 0,
+                max_wnd: 0,
+                shift: 0,
+                peer_mss: 536,
+                path_mss: mss,
+                path_since: None,
+                fin: None,
+                small_end: iss,
+                urgent: None,
+                last_sent: now,
+                retransmissions: 0,
+                timeouts: 0,
+            },
+            rcv: ReceiveSpace {
+                irs: 0,
+                nxt: 0,
+                edge: 0,
+                acknowledged: 0,
+                shift: 0,
+                fin: None,
+                mss: 536,
+                largest_window: 0,
+                recent: None,
+                urgent: None,
+                quick: config.quick_acks,
+                last_arrival: now,
+            },
+            reassembly: Reassembly::default(),
+            board: Scoreboard::new(),
+            rtt,
+            congestion,
+            recovery: Recovery::new(iss),
+            ecn: Ecn::default(),
+            timers: Timers::default(),
+            timestamps: config.timestamps,
+            sack: config.sack,
+            clock_offset,
+            shut: false,
+            orphan: false,
+            ack: AckNeed::None,
+            syn_due: false,
+            probe_due: false,
+            push_small: false,
+            tail_probe: false,
+            reset: None,
+            challenges: (0, 0),
+            config,
+        }
+    }
+
+    /// Begins a connection (active OPEN, RFC 9293, section 3.10.1). `ports` are the own one and the
+    /// peer's; `iss` and `clock_offset` come from a [`crate::Secret`].
+    #[must_use]
+    pub fn connect(
+        config: Config,
+        now: Nanos,
+        ports: (u16, u16),
+        iss: Seq,
+        clock_offset: u32,
+    ) -> Self {
+        let mut connection = Self::new(config, now, ports, iss, clock_offset);
+        connection.state = State::SynSent;
+        connection.active = true;
+        connection.syn_due = true;
+        connection
+    }
+
+    /// Answers a SYN that came to a listener (RFC 9293, section 3.10.7.2). `None` if the segment
+    /// is not one that opens a connection.
+    #[must_use]
+    pub fn accept(
+        config: Config,
+        now: Nanos,
+        arrival: &Arrival<'_>,
+        iss: Seq,
+        clock_offset: u32,
+    ) -> Option<Self> {
+        use crate::Flags;
+        let header = &arrival.segment.header;
+        let controls = Flags::SYN | Flags::ACK | Flags::RST;
+        if header.flags & controls != Flags::SYN {
+            return None;
+        }
+        let ports = (header.destination, header.source);
+        let mut connection = Self::new(config, now, ports, iss, clock_offset);
+        connection.take_syn(now, &arrival.segment);
+        connection.ecn.agreed = header.flags.contains(Flags::ECE | Flags::CWR);
+        connection.state = State::SynReceived;
+        connection.syn_due = true;
+        Some(connection)
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Why the connection ended, once it did otherwise than by both ends' FINs.
+    #[must_use]
+    pub fn error(&self) -> Option<Error> {
+        self.error
+    }
+
+    /// The program sends nothing more: a FIN is due behind what is queued (CLOSE, RFC 9293,
+    /// section 3.10.4).
+    pub fn shutdown(&mut self) {
+        self.shut = true;
+        match self.state {
+            State::SynSent => self.close(None),
+            State::Established => self.state = State::FinWait1,
+            State::CloseWait => self.state = State::LastAck,
+            _ => {}
+        }
+    }
+
+    /// The program has closed the socket: as [`Self::shutdown`], and nothing is received any more.
+    pub fn release(&mut self, now: Nanos) {
+        self.orphan = true;
+        self.shutdown();
+        if self.state == State::FinWait2 {
+            self.timers.linger = Some(now + self.config.fin_timeout);
+        }
+    }
+
+    /// Resets the connection (ABORT, RFC 9293, section 3.10.5).
+    pub fn abort(&mut self) {
+        if !matches!(self.state, State::Closed | State::SynSent | State::TimeWait) {
+            self.reset = Some(self.reset_header());
+        }
+        self.close(Some(Error::Aborted));
+    }
+
+    /// Marks the last byte that is queued as urgent (RFC 9293, section 3.8.5).
+    pub fn mark_urgent(&mut self, buffers: &impl Buffers) {
+        self.snd.urgent = Some(self.data_end(buffers));
+    }
+
+    /// Distance of the peer's urgent byte from the beginning of its stream, if there is one.
+    #[must_use]
+    pub fn urgent(&self) -> Option<u64> {
+        let behind = self.rcv.urgent?;
+        behind.checked_sub(self.rcv.irs + 2)
+    }
+
+    /// Takes an error that ICMP reports of the segment that began with `quoted` (RFC 5927, section
+    /// 4; RFC 1122, section 4.2.3.9). While connecting it is the end, later it is remembered for
+    /// the time-out.
+    pub fn icmp_error(&mut self, quoted: Seq, error: Error) {
+        if !self.is_outstanding(quoted) {
+            return;
+        }
+        if self.state == State::SynSent {
+            self.close(Some(error));
+        } else {
+            self.soft_error = Some(error);
+        }
+    }
+
+    /// Takes a path's limit, as payload of a segment without options, that ICMP reports of the
+    /// segment that began with `quoted` (RFC 1191, section 6; RFC 8201, section 5; RFC 5927).
+    pub fn path_limit(&mut self, now: Nanos, quoted: Seq, mss: u16) {
+        if self.is_outstanding(quoted) && mss < self.snd.path_mss {
+            self.limit_path(now, mss.max(self.config.least_mss));
+            self.board.lose_longer(u64::from(self.mss()));
+        }
+    }
+
+    fn limit_path(&mut self, now: Nanos, mss: u16) {
+        self.snd.path_mss = mss;
+        self.snd.path_since = Some(now);
+        self.congestion.resize(u64::from(self.mss()));
+    }
+
+    fn is_outstanding(&self, quoted: Seq) -> bool {
+        let quoted = quoted.near(self.snd.una);
+        self.snd.una <= quoted && quoted < self.snd.nxt
+    }
+
+    /// Sets or takes away probes of an idle connection (`SO_KEEPALIVE`).
+    pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
+        self.config.keep_alive = keep_alive;
+        self.timers.keep_alive_probes = 0;
+    }
+
+    /// Sets the time without progress that ends the connection (`TCP_USER_TIMEOUT`).
+    pub fn set_user_timeout(&mut self, timeout: Option<Nanos>) {
+        self.config.user_timeout = timeout;
+    }
+
+    /// Lets small segments go at once, or wait (`TCP_NODELAY`).
+    pub fn set_no_delay(&mut self, no_delay: bool) {
+        self.config.no_delay = no_delay;
+        self.push_small |= no_delay;
+    }
+
+    /// Holds small segments back, or lets them go (`TCP_CORK`).
+    pub fn set_cork(&mut self, cork: bool) {
+        self.config.cork = cork;
+        self.push_small |= !cork;
+        self.timers.cork = None;
+    }
+
+    /// Acknowledges at once for a while, or delays (`TCP_QUICKACK`).
+    pub fn set_quick_ack(&mut self, quick: bool) {
+        self.rcv.quick = if quick { Config::QUICK_ACKS } else { 0 };
+        if quick && self.ack == AckNeed::Delayed {
+            self.ack = AckNeed::Now;
+        }
+    }
+
+    /// Selects how the congestion window grows (`TCP_CONGESTION`).
+    pub fn set_algorithm(&mut self, algorithm: Algorithm) {
+        self.congestion.select(algorithm);
+    }
+
+    /// Memory that the engine holds for what came out of order.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.reassembly.memory()
+    }
+
+    /// Throws away what came out of order, because memory is short. The peer sends it again.
+    pub fn prune(&mut self) {
+        self.reassembly.clear();
+    }
+
+    /// The rest of a connection whose ends are both closed: a small record that can stand for it.
+    #[must_use]
+    pub fn time_wait(&self) -> Option<TimeWait> {
+        if self.state != State::TimeWait {
+            return None;
+        }
+        Some(TimeWait {
+            ports: (self.local, self.remote),
+            snd_nxt: Seq::of(self.snd.nxt),
+            rcv_nxt: Seq::of(self.rcv.nxt),
+            recent: self.rcv.recent,
+            clock_offset: self.clock_offset,
+            span: self.config.time_wait,
+            until: self.timers.linger?,
+        })
+    }
+
+    /// Facts about the connection for its user.
+    #[must_use]
+    pub fn info(&self) -> Info {
+        let (outstanding, sacked, lost) = self.board.counts();
+        Info {
+            state: self.state,
+            rto: self.rtt.rto(),
+            rtt: self.rtt.smoothed().unwrap_or(0),
+            rtt_variation: self.rtt.variation(),
+            least_rtt: self.rtt.least().unwrap_or(0),
+            mss: u32::from(self.mss()),
+            cwnd: self.congestion.cwnd,
+            ssthresh: self.congestion.ssthresh,
+            in_flight: self.in_flight(),
+            peer_window: self.snd.wnd,
+            backoff: self.rtt.backoff(),
+            outstanding,
+            sacked,
+            lost,
+            retransmissions: self.snd.retransmissions,
+            tail_probes: self.recovery.tail_probes(),
+            acknowledged: self.snd.una.saturating_sub(self.snd.iss + 1),
+            received: self.rcv.nxt.saturating_sub(self.rcv.irs + 1),
+            timestamps: self.timestamps,
+            sack: self.sack,
+            ecn: self.ecn.agreed,
+        }
+    }
+
+    /// Whether the counts agree with what they count, for tests.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        self.board.is_consistent()
+            && self.snd.una <= self.snd.nxt
+            && self
+                .board
+                .first()
+                .is_none_or(|first| first.start == self.snd.una)
+    }
+
+    /// Ends the connection.
+    fn close(&mut self, error: Option<Error>) {
+        self.state = State::Closed;
+        self.error = self.error.or(error);
+        self.timers = Timers::default();
+        self.reassembly.clear();
+        self.board = Scoreboard::new();
+        self.ack = AckNeed::None;
+        self.syn_due = false;
+        self.probe_due = false;
+    }
+
+    /// Largest payload of a segment that is sent: beside the options that each has.
+    fn mss(&self) -> u16 {
+        let options = if self.timestamps {
+            crate::segment::TIMESTAMPS as u16
+        } else {
+            0
+        };
+        self.snd
+            .peer_mss
+            .min(self.snd.path_mss)
+            .min(self.config.max_segment.unwrap_or(u16::MAX))
+            .saturating_sub(options)
+            .max(1)
+    }
+
+    /// Position of the first byte that the buffers hold.
+    fn data_start(&self) -> Position {
+        self.snd.una.max(self.snd.iss + 1)
+    }
+
+    /// Position behind the last byte that the buffers hold.
+    fn data_end(&self, buffers: &impl Buffers) -> Position {
+        match self.snd.fin {
+            Some(fin) => fin,
+            None => self.data_start() + buffers.queued() as u64,
+        }
+    }
+
+    /// The sender's clock (RFC 7323, section 5.4): a millisecond a step.
+    fn clock(&self, now: Nanos) -> u32 {
+        ((now / MILLISECOND) as u32).wrapping_add(self.clock_offset)
+    }
+
+    /// Whether one more challenge may be sent in this second (RFC 5961, section 7).
+    fn may_challenge(&mut self, now: Nanos) -> bool {
+        if now.saturating_sub(self.challenges.0) >= SECOND {
+            self.challenges = (now, 0);
+        }
+        self.challenges.1 += 1;
+        self.challenges.1 <= self.config.challenges
+    }
+}
