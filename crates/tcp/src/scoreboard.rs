@@ -47,6 +47,8 @@ pub struct Delivery {
     pub bytes: u64,
     /// Time since a segment was sent that was sent once.
     pub rtt: Option<Nanos>,
+    /// Something that was sent twice is delivered: what was sent once may have waited for it.
+    pub repeated: bool,
     /// The peer reports that something came twice (RFC 2883).
     pub duplicate: Option<(Position, Position)>,
 }
@@ -155,8 +157,9 @@ impl Scoreboard {
             return;
         }
         delivery.bytes += record.length();
+        delivery.repeated |= record.retransmitted;
         if !record.retransmitted {
-            // The newest measures; the others may have waited for it.
+            // The newest measures.
             delivery.rtt = Some(context.now.saturating_sub(record.sent));
         }
         let older = context.echo.is_some_and(|echo| echo < record.sent);

@@ -428,6 +428,22 @@ fn retransmission_time_outs() {
     assert_eq!(script.connection.deadline(), None);
 }
 
+/// RFC 6298, section 3 (Karn's algorithm): what waited for a repeated segment measures nothing.
+#[test]
+fn what_waited_for_a_repeated_segment_measures_nothing() {
+    let mut script = Script::established(Config {
+        sack: false,
+        ..config()
+    });
+    script.write(2000);
+    script.all();
+    script.wait_until(script.now + 300 * MILLISECOND);
+    assert_eq!(script.all(), [(1, MSS)]);
+    script.after(100 * MILLISECOND);
+    script.ack(2001);
+    assert_eq!(script.connection.info().rtt, 100 * MILLISECOND);
+}
+
 /// RFC 5681, section 3.2, and RFC 6582, section 3.2, without selective acknowledgements.
 #[test]
 fn fast_retransmission_by_duplicates() {

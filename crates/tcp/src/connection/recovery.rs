@@ -135,7 +135,9 @@ impl Connection {
                 &mut delivery,
             );
         }
-        let sample = delivery.rtt.or(if advanced {
+        // RFC 6298, section 3 (Karn's algorithm): only clocks measure what was sent twice.
+        let once = delivery.rtt.filter(|_| !delivery.repeated);
+        let sample = once.or(if advanced {
             echo.map(|sent| now.saturating_sub(sent).max(MILLISECOND))
         } else {
             None

@@ -544,4 +544,4 @@ impl Wire {
 }
 
 /// Time that is enough for everything.
-pub const LONG: Nanos = 100_000 * SECOND;
+pub const LONG: Nanos = 1_000_000 * SECOND;
