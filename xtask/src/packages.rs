@@ -28,6 +28,9 @@ pub const DEVELOPMENT: &[&str] = &["gcc", "git", "libc6-dev", "make"];
 /// Programs that trace others, and what makes one for them, beside [`BASE`].
 pub const TRACING: &[&str] = &["gcc", "gdb", "libc6-dev", "strace"];
 
+/// The listing of PCI functions.
+pub const PCI: &[&str] = &["pciutils"];
+
 /// The loader of a kernel by the one that runs.
 pub const KEXEC: &[&str] = &["kexec-tools"];
 

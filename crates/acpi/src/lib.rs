@@ -8,8 +8,10 @@
 
 mod layout;
 mod madt;
+mod mcfg;
 mod power;
 
 pub use layout::{Header, Memory, Tables};
 pub use madt::{MadtEntry, local_apic_address};
+pub use mcfg::ConfigWindow;
 pub use power::{PowerOff, Register};

@@ -22,6 +22,7 @@ use zerocopy::FromZeros;
 use super::clock::{self, Calibration};
 use super::entry::{MULTIBOOT2, PVH};
 use crate::arch::{apic, cpu, timer};
+use crate::device::ConfigWindows;
 use crate::log::early;
 use crate::{park, role};
 
@@ -33,6 +34,8 @@ pub(super) struct Machine {
     pub cpus: usize,
     /// Registers that switch the machine off.
     pub power: PowerOff,
+    /// Configuration space of PCI.
+    pub config_windows: ConfigWindows,
 }
 
 struct Cell(UnsafeCell<Descriptor>);
@@ -185,12 +188,23 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
     );
     // SAFETY: on the boot tables, once; memory below 1 MiB is in nobody's descriptor.
     unsafe { park::install(&apic_ids, x2apic) };
+    let config_windows = tables.as_ref().map(config_windows).unwrap_or_default();
     let power = tables.map(|tables| tables.power()).unwrap_or_default();
     Machine {
         descriptor,
         cpus: apic_ids.len(),
         power,
+        config_windows,
     }
+}
+
+/// Configuration space of PCI, as far as there is room to note it.
+fn config_windows(tables: &Tables<'_, LowMemory>) -> ConfigWindows {
+    let mut windows = ConfigWindows::new();
+    tables.for_each_config_window(|window| {
+        let _ = windows.try_push(window);
+    });
+    windows
 }
 
 /// ACPI's root pointer as the command line says it, in hexadecimal: for loaders that do not, on a

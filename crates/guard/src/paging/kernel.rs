@@ -248,7 +248,7 @@ pub(crate) fn map_local_apic(at: PhysAddr) -> Result<(), NoMemory> {
 
 /// A mapped run of device registers, uncached; mapped for good.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MmioRegion {
+pub struct MmioRegion {
     base: usize,
     len: usize,
 }
@@ -308,17 +308,30 @@ impl MmioRegion {
         core::ptr::with_exposed_provenance_mut(self.base + offset)
     }
 
+    /// A part of the registers; `None` if it is not within them.
+    #[must_use]
+    pub fn part(self, offset: usize, len: usize) -> Option<Self> {
+        let is_within = offset <= self.len && len <= self.len - offset;
+        is_within.then_some(Self {
+            base: self.base + offset,
+            len,
+        })
+    }
+
     /// Reads a 32-bit register.
-    pub(crate) fn read32(self, offset: usize) -> u32 {
+    ///
+    /// # Panics
+    /// This and the following, if it is not one of these registers, or not aligned.
+    #[must_use]
+    pub fn read32(self, offset: usize) -> u32 {
         // SAFETY: `at` checks bounds and alignment (`base` is a register block's, aligned at least
         // so); mapped for good.
         unsafe { self.at::<u32>(offset).read_volatile() }
     }
 
     /// Writes a 32-bit register.
-    pub(crate) fn write32(self, offset: usize, value: u32) {
-        // SAFETY: as in `read32`; what the device does is the caller's responsibility within the
-        // guard.
+    pub fn write32(self, offset: usize, value: u32) {
+        // SAFETY: as in `read32`; whoever mapped them knows what the device does.
         unsafe { self.at::<u32>(offset).write_volatile(value) }
     }
 }

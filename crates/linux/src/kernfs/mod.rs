@@ -1,4 +1,5 @@
 //! Generated file systems beside `/proc`: `/sys` and the hierarchy of control groups.
 
 pub mod cgroup;
+mod pci;
 pub mod sysfs;

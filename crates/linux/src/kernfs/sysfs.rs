@@ -164,6 +164,7 @@ pub fn new() -> Arc<PseudoFs> {
         ] {
             let _ = root.subdir(empty);
         }
+        super::pci::add(&root, dev);
         root
     })
 }

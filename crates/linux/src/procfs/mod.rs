@@ -5,7 +5,8 @@
 //! below `/proc/sys`, `settings.rs` and `core_dump.rs` those of them that can be changed, `pid.rs`
 //! the directory of one process, `status.rs` what it does, has used and may, `fd.rs` its
 //! descriptors, `maps.rs` and `pagemap.rs` its memory, `mounts.rs` its mounts, `options.rs` which
-//! processes a mount shows. Texts are made when they are read and are not held against changes.
+//! processes a mount shows, `pci.rs` holds the machine's functions. Texts are made when they are
+//! read and are not held against changes.
 
 mod core_dump;
 mod fd;
@@ -15,6 +16,7 @@ mod mounts;
 mod net;
 mod options;
 mod pagemap;
+pub(crate) mod pci;
 mod pid;
 mod pressure;
 mod remembered;
@@ -134,6 +136,7 @@ fn new_files(options: options::Shared) -> Arc<PseudoFs> {
         pressure::add(&fixed.subdir("pressure"), dev);
         sysctl::add(&fixed.subdir("sys"), dev);
         net::add(&fixed.subdir("net"), dev);
+        pci::add(&fixed, dev);
         let own = |suffix: &'static str| {
             pseudo::symlink(PseudoAttr::new(dev, 0o777), move || {
                 let task = crate::current_task().ok_or(Errno::ENOENT)?;

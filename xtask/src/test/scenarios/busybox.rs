@@ -1,17 +1,33 @@
 //! Debian's busybox at work: scripts whose results are the host's, or known.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::test::batch::{self, Judge};
 use crate::test::{Check, Setting};
+use crate::vm::Addition;
+use crate::{packages, rootfs};
 
 const CASES: &str = include_str!("../../../../tests/cases/busybox.cases");
+
+/// A bus behind a bridge that Linux has no driver for, and a device on it.
+const BRIDGE: [&str; 4] = [
+    "-device",
+    "i82801b11-bridge,id=behind,addr=1e",
+    "-device",
+    "virtio-rng-pci,bus=behind,addr=1",
+];
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("all");
     machine.timeout = Some(Duration::from_secs(300));
+    machine.hardware.extra.extend(BRIDGE.map(OsString::from));
+    machine.additions.push(Addition {
+        host: rootfs::cached(&[packages::PCI])?,
+        guest: "/pciutils.tar".into(),
+    });
     let steps = batch::steps(CASES, JUDGES)?;
     batch::run(machine, &steps)
 }

@@ -1,0 +1,386 @@
+//! Functions of known layout, and machines that answer with anything.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Registers with bits that can be changed, and the others.
+#[derive(Clone, Default)]
+struct Model {
+    values: RefCell<BTreeMap<u16, u32>>,
+    writable: BTreeMap<u16, u32>,
+    /// Whether a register was changed while the function answered at its addresses.
+    moved_while_on: Cell<bool>,
+}
+
+impl Model {
+    fn new(vendor: u32, device: u32, class: u32, header: u32) -> Self {
+        let model = Self::default();
+        model.set(0, device << 16 | vendor);
+        model.set(8, class << 8 | 3);
+        model.set(0xc, header << 16);
+        model
+    }
+
+    fn set(&self, offset: u16, value: u32) {
+        self.values.borrow_mut().insert(offset, value);
+    }
+
+    fn with(self, offset: u16, value: u32) -> Self {
+        self.set(offset, value);
+        self
+    }
+
+    /// A register of which `mask` can be written.
+    fn with_bar(mut self, offset: u16, value: u32, mask: u32) -> Self {
+        self.set(offset, value);
+        self.writable.insert(offset, mask);
+        self
+    }
+}
+
+impl ConfigRegisters for &Model {
+    fn read(&self, offset: u16) -> u32 {
+        assert!(offset.is_multiple_of(4) && offset < EXTENDED_CONFIG_BYTES);
+        self.values.borrow().get(&offset).copied().unwrap_or(0)
+    }
+
+    fn write(&self, offset: u16, value: u32) {
+        let mask = match offset {
+            4 => 0xffff,
+            _ => self.writable.get(&offset).copied().unwrap_or(0),
+        };
+        let is_on = self.read(4) & 3 != 0;
+        let before = self.read(offset);
+        if offset != 4 && is_on && mask != 0 {
+            self.moved_while_on.set(true);
+        }
+        self.set(offset, before & !mask | value & mask);
+    }
+}
+
+fn read(model: &Model) -> Option<Function> {
+    let all = || -> Vec<u32> { (0..1024).map(|n| (&model).read(4 * n)).collect() };
+    let before = all();
+    let function = Function::read(Address::new(0, 1, 2, 3), None, &model);
+    assert_eq!(all(), before, "something stayed changed");
+    function
+}
+
+#[test]
+fn addresses_read_as_on_linux() {
+    assert_eq!(Address::new(1, 0xab, 0x1f, 7).to_string(), "0001:ab:1f.7");
+    let address = Address::new(0, 0, 33, 9);
+    assert_eq!(
+        (address.device(), address.function(), address.devfn()),
+        (1, 1, 9)
+    );
+}
+
+#[test]
+fn a_device_says_what_it_is() {
+    let model = Model::new(0x8086, 0x10c9, 0x02_0000, 0x80)
+        .with(0x2c, 0x1100_1af4)
+        .with(0x3c, 0x0000_010b);
+    let function = read(&model).unwrap();
+    assert_eq!((function.vendor, function.device), (0x8086, 0x10c9));
+    assert_eq!((function.class, function.revision), (0x02_0000, 3));
+    assert_eq!(function.subsystem, (0x1af4, 0x1100));
+    assert_eq!((function.interrupt_pin, function.interrupt_line), (1, 11));
+    assert_eq!((function.layout, function.buses), (Layout::Device, None));
+    assert!(function.is_multi_function);
+    assert_eq!(function.config_bytes, CONFIG_BYTES);
+}
+
+#[test]
+fn nothing_is_where_nothing_answers() {
+    for identity in [0, u32::MAX, 0xffff, 0xffff_0001, 0x1234_0000] {
+        let model = Model::default().with(0, identity);
+        assert_eq!(read(&model), None, "{identity:x}");
+    }
+}
+
+#[test]
+fn registers_have_the_size_that_stays_zero() {
+    let model = Model::new(0x1af4, 0x1041, 0x02_0000, 0)
+        .with(4, 7)
+        // Ports of which only 16 bits can be set, memory, nothing, prefetchable memory of 64 bits.
+        .with_bar(0x10, 0xc041, 0x0000_ffe0)
+        .with_bar(0x14, 0xfe64_4000, 0xffff_f000)
+        .with_bar(0x1c, 0, 0)
+        .with_bar(0x20, 0x8000_000c, 0xffff_c000)
+        .with_bar(0x24, 0x12, 0xffff_ffff)
+        .with_bar(0x30, 0xfeb0_0001, 0xfffc_0001);
+    let function = read(&model).unwrap();
+    let bar = |kind, prefetchable, address, size, flags| {
+        Some(Bar {
+            kind,
+            prefetchable,
+            address,
+            size,
+            flags,
+        })
+    };
+    let all = [
+        bar(BarKind::Ports, false, 0xc040, 0x20, 1),
+        bar(BarKind::Memory32, false, 0xfe64_4000, 0x1000, 0),
+        None,
+        None,
+        bar(BarKind::Memory64, true, 0x12_8000_0000, 0x4000, 0xc),
+        None,
+    ];
+    assert_eq!(function.bars, all);
+    assert_eq!(
+        function.rom,
+        bar(BarKind::Rom, true, 0xfeb0_0000, 0x4_0000, 1)
+    );
+    assert!(!model.moved_while_on.get());
+    // The bridge to the processors is not switched off for that.
+    let host = Model::new(0x8086, 0x29c0, 0x06_0000, 0)
+        .with(4, 7)
+        .with_bar(0x10, 0xe000_0000, 0xf000_0000);
+    assert_eq!(read(&host).unwrap().bars[0].unwrap().size, 1 << 28);
+    assert!(host.moved_while_on.get());
+}
+
+/// A register of 64 bits that is the last one, whose bits have holes, or that covers everything
+/// above 4 GiB.
+#[test]
+fn registers_that_make_no_sense_are_none() {
+    let bars = |model: &Model| read(model).unwrap().bars;
+    let device = || Model::new(1 << 8, 1, 0, 0);
+    let last = device().with_bar(0x24, 4, 0xffff_f000);
+    assert_eq!(bars(&last)[5].unwrap().kind, BarKind::Memory32);
+    assert_eq!(bars(&device().with_bar(0x10, 0, 0xff00_f000)), [None; 6]);
+    assert_eq!(bars(&device().with(0x10, u32::MAX)), [None; 6]);
+    let huge = device().with_bar(0x10, 4, 0).with_bar(0x14, 0, 0xffff_fff0);
+    assert_eq!(bars(&huge)[0].unwrap().size, 1 << 36);
+}
+
+#[test]
+fn a_bridge_passes_ranges_on() {
+    let model = Model::new(0x1b36, 0xc, 0x06_0400, 1)
+        .with(4, 0x0010_0000)
+        .with(0x18, 0x0005_0200)
+        .with(0x1c, 0x0000_2111)
+        .with(0x20, 0xfe50_fe40)
+        .with(0x24, 0xfff1_8001)
+        .with(0x28, 1)
+        .with(0x2c, 2)
+        .with(0x30, 0x0001_0000)
+        .with(0x34, 0x40)
+        .with(0x40, 0x0000_480d)
+        .with(0x44, 0x5678_1234)
+        .with(0x48, 0x0000_0010)
+        .with(0x100, 0x1481_0001);
+    let function = read(&model).unwrap();
+    assert_eq!(
+        (function.layout, function.buses),
+        (Layout::Bridge, Some((2, 5)))
+    );
+    assert_eq!(function.subsystem, (0x1234, 0x5678));
+    assert_eq!(function.config_bytes, EXTENDED_CONFIG_BYTES);
+    let window = |kind, first, last| Some(Window { kind, first, last });
+    let all = [
+        window(WindowKind::Ports, 0x1000, 0x1_2fff),
+        window(WindowKind::Memory, 0xfe40_0000, 0xfe5f_ffff),
+        window(WindowKind::Prefetchable64, 0x1_8000_0000, 0x2_ffff_ffff),
+    ];
+    assert_eq!(function.windows, all);
+    // Closed: the first address is behind the last.
+    let closed = Model::new(0x1b36, 0xc, 0x06_0400, 1)
+        .with(0x1c, 0x0000_00f0)
+        .with(0x20, 0x0000_fff0)
+        .with(0x24, 0x0001_fff1);
+    assert_eq!(read(&closed).unwrap().windows, [None; 3]);
+}
+
+/// A conventional function shows its first registers again where extended ones would be, or
+/// nothing.
+#[test]
+fn extended_registers_are_only_where_they_are() {
+    let express = || {
+        Model::new(0x1af4, 0x1042, 0x01_0000, 0)
+            .with(4, 0x0010_0000)
+            .with(0x34, 0x40)
+            .with(0x40, 0x0000_0010)
+    };
+    let bytes = |model: Model| read(&model).unwrap().config_bytes;
+    assert_eq!(bytes(express()), EXTENDED_CONFIG_BYTES);
+    assert_eq!(bytes(express().with(0x100, u32::MAX)), CONFIG_BYTES);
+    assert_eq!(bytes(express().with(0x100, 0x1042_1af4)), CONFIG_BYTES);
+    // No list; a list in a loop; one that leads into the header.
+    assert_eq!(bytes(express().with(4, 0)), CONFIG_BYTES);
+    assert_eq!(bytes(express().with(0x40, 0x4005)), CONFIG_BYTES);
+    assert_eq!(bytes(express().with(0x34, 0x3c)), CONFIG_BYTES);
+}
+
+struct Tree(BTreeMap<Address, Model>);
+
+impl<'a> Machine for &'a Tree {
+    type Registers = Option<&'a Model>;
+
+    fn registers(&self, address: Address) -> Option<Option<&'a Model>> {
+        Some(self.0.get(&address))
+    }
+}
+
+impl ConfigRegisters for Option<&Model> {
+    fn read(&self, offset: u16) -> u32 {
+        self.map_or(u32::MAX, |model| model.read(offset))
+    }
+
+    fn write(&self, offset: u16, value: u32) {
+        if let Some(model) = self {
+            model.write(offset, value);
+        }
+    }
+}
+
+fn bridge(primary: u32, secondary: u32, last: u32) -> Model {
+    Model::new(0x1b36, 0xc, 0x06_0400, 1).with(0x18, last << 16 | secondary << 8 | primary)
+}
+
+fn tree(functions: impl IntoIterator<Item = ((u8, u8, u8), Model)>) -> Tree {
+    let at = |((bus, device, number), model)| (Address::new(0, bus, device, number), model);
+    Tree(functions.into_iter().map(at).collect())
+}
+
+fn found(tree: &Tree, first: u8, last: u8) -> Vec<(String, Option<String>)> {
+    let mut found = Vec::new();
+    let all = scan(&tree, 0, first, last, |function, _| {
+        let upstream = function.upstream.map(|address| address.to_string());
+        found.push((function.address.to_string(), upstream));
+        Some(())
+    });
+    assert_eq!(all, Some(()));
+    found
+}
+
+#[test]
+fn functions_behind_bridges_are_found_once() {
+    let device = |header| Model::new(0x8086, 1, 0, header);
+    let tree = tree([
+        ((0, 0, 0), device(0)),
+        // Not one of many: the second function is not looked for.
+        ((0, 0, 1), device(0)),
+        ((0, 2, 0), bridge(0, 1, 3)),
+        ((0, 3, 0), bridge(0, 1, 3)),
+        ((0, 0x1f, 0), device(0x80)),
+        ((0, 0x1f, 3), device(0)),
+        ((1, 0, 0), bridge(1, 3, 3)),
+        // Leads back, and to a bus that is not of this window.
+        ((3, 0, 0), bridge(3, 0, 0)),
+        ((3, 1, 0), bridge(3, 9, 9)),
+        ((3, 2, 7), device(0)),
+        ((9, 0, 0), device(0)),
+    ]);
+    let some = |text: &str| Some(text.to_owned());
+    let expected = [
+        ("0000:00:00.0", None),
+        ("0000:00:02.0", None),
+        ("0000:00:03.0", None),
+        ("0000:00:1f.0", None),
+        ("0000:00:1f.3", None),
+        ("0000:01:00.0", some("0000:00:02.0")),
+        ("0000:03:00.0", some("0000:01:00.0")),
+        ("0000:03:01.0", some("0000:01:00.0")),
+    ]
+    .map(|(address, upstream)| (address.to_owned(), upstream));
+    assert_eq!(found(&tree, 0, 8), expected);
+    assert_eq!(found(&tree, 4, 8), []);
+}
+
+#[test]
+fn a_scan_ends_where_it_is_told() {
+    let device = || Model::new(0x8086, 1, 0, 0);
+    let tree = tree([((0, 0, 0), device()), ((0, 1, 0), device())]);
+    let mut count = 0;
+    let ended = scan(&&tree, 0, 0, 0, |_, _| {
+        count += 1;
+        None
+    });
+    assert_eq!((ended, count), (None, 1));
+}
+
+/// A machine in which every register holds something that only its place decides, written or not.
+struct Noise {
+    seed: u64,
+    /// How many bits of each register can be written: all of them, or as many as noise says.
+    keeps: bool,
+    written: RefCell<BTreeMap<(Address, u16), u32>>,
+}
+
+struct NoiseRegisters<'a>(&'a Noise, Address);
+
+impl NoiseRegisters<'_> {
+    fn noise(&self, offset: u16, salt: u64) -> u32 {
+        let place = u64::from(self.1.bus) << 32 | u64::from(self.1.devfn()) << 16;
+        let mut x = self.0.seed ^ salt ^ place ^ u64::from(offset);
+        for _ in 0..3 {
+            x = (x ^ x >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+        (x >> 32) as u32
+    }
+}
+
+impl ConfigRegisters for NoiseRegisters<'_> {
+    fn read(&self, offset: u16) -> u32 {
+        assert!(offset.is_multiple_of(4) && offset < EXTENDED_CONFIG_BYTES);
+        let own = self.noise(offset, 0);
+        // Few header types, so that there are bridges.
+        let own = if offset == 0xc {
+            own & 0xff81_ffff
+        } else {
+            own
+        };
+        let written = self.0.written.borrow();
+        written.get(&(self.1, offset)).copied().unwrap_or(own)
+    }
+
+    fn write(&self, offset: u16, value: u32) {
+        if self.0.keeps {
+            let mask = self.noise(offset, 1 << 60);
+            let value = self.read(offset) & !mask | value & mask;
+            self.0.written.borrow_mut().insert((self.1, offset), value);
+        }
+    }
+}
+
+impl<'a> Machine for &'a Noise {
+    type Registers = NoiseRegisters<'a>;
+
+    fn registers(&self, address: Address) -> Option<NoiseRegisters<'a>> {
+        Some(NoiseRegisters(self, address))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever devices answer, a scan ends, finds each function at most once and within its
+    /// window, and what it says of registers can be computed with.
+    #[test]
+    fn any_machine_is_scanned(seed: u64, keeps: bool, first: u8, more in 0u8..8) {
+        let noise = Noise { seed, keeps, written: RefCell::default() };
+        let last = first.saturating_add(more);
+        let mut seen = BTreeSet::new();
+        let ended = scan(&&noise, 7, first, last, |function, _| {
+            assert!(seen.insert(function.address));
+            assert!((first..=last).contains(&function.address.bus));
+            for bar in function.bars.iter().chain([&function.rom]).flatten() {
+                assert!(bar.size.is_power_of_two());
+                assert!(bar.address.is_multiple_of(bar.size));
+            }
+            for window in function.windows.iter().flatten() {
+                assert!(window.first < window.last);
+            }
+            assert!(function.upstream.is_none_or(|bridge| seen.contains(&bridge)));
+            Some(())
+        });
+        prop_assert_eq!(ended, Some(()));
+    }
+}
