@@ -111,7 +111,7 @@ const MARK: &str = "@@skerry-check@@";
 /// Runs the scripts, one after the other. It is given the scripts' directory.
 const DRIVER: &str = r#"
 look() { grep -v -f /left.lines /proc/skerry/objects; skerry resources --json | sed -f /left.sed; }
-tell() { [ -r /proc/skerry/objects ] && echo "@@skerry-check@@ objects $1
+tell() { [ ! -r /proc/skerry/objects ] || echo "@@skerry-check@@ objects $1
 $2
 @@skerry-check@@ objects end"; }
 # What the first look itself leaves behind, it leaves before the second one; and the file system of
