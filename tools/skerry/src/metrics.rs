@@ -215,7 +215,7 @@ fn answer(mut client: &TcpStream, figures: impl FnOnce() -> Result<String>) -> i
     )
 }
 
-/// What a client asks for.
+/// Request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     Metrics,
@@ -242,7 +242,7 @@ fn read_request(mut client: &TcpStream, deadline: Instant) -> io::Result<Request
     }
 }
 
-/// What the head of a request asks for; `None` if it is not complete.
+/// Request that a head makes; `None` if the head is not complete.
 fn parse(head: &[u8]) -> Option<Request> {
     let mut fields = [httparse::EMPTY_HEADER; REQUEST_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
