@@ -1,0 +1,514 @@
+//! The page cache: pages of a block device that are in memory.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::ops::{Range, RangeBounds};
+
+use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
+use arrayvec::ArrayVec;
+use task::{Condvar, Mutex, MutexGuard};
+use vm::Page;
+
+use crate::writeback;
+use crate::{BlockDevice, ErrorCursor, ErrorSequence, Operation, Request, Transfer};
+
+/// Most pages of one request: 128 KiB, which is also how far is read ahead (Linux `read_ahead_kb`).
+const MAX_PAGES: usize = 32;
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Pages that a request has, lent to the device.
+type Pages = ArrayVec<Page, MAX_PAGES>;
+
+/// State of a page in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The device fills it; nobody looks at it before that.
+    Filling,
+    /// As on the device.
+    Clean,
+    /// Newer than on the device, since this time.
+    Dirty(u64),
+    /// Being written, and written to again since this time.
+    Writing(Option<u64>),
+}
+
+struct Cached {
+    page: Page,
+    state: State,
+    /// Whether it was used since the last search for pages to give back.
+    is_referenced: bool,
+}
+
+struct Contents {
+    pages: BTreeMap<u64, Cached>,
+    errors: ErrorSequence,
+    /// Where the next search for pages to give back begins.
+    hand: u64,
+}
+
+/// Pages of a block device that are in memory, by number.
+///
+/// Reading and writing go through it. A page that is written to is dirty until it is written back:
+/// by [`Self::sync`], with age, or by who makes more pages dirty than there may be. A page counts
+/// as clean only when the device has said that it has it; a failure is noted for every opener
+/// before that. Pages that are being read or written by the device are waited for, never taken
+/// away.
+pub struct PageCache {
+    device: Arc<dyn BlockDevice>,
+    contents: Mutex<Contents>,
+    /// A page has left the state of being filled or written.
+    changed: Condvar,
+}
+
+/// The parts of `offset..offset + len` that lie in one page each: index, offset in the page, range
+/// in the buffer.
+fn page_spans(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
+    let mut done = 0;
+    core::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let within = (at % PAGE) as usize;
+        let n = (len - done).min(PAGE_SIZE - within);
+        let range = done..done + n;
+        done += n;
+        (n > 0).then_some((at / PAGE, within, range))
+    })
+}
+
+/// Numbers of the pages that a range of bytes touches.
+fn pages_of(bytes: &Range<u64>) -> Range<u64> {
+    bytes.start / PAGE..bytes.end.div_ceil(PAGE)
+}
+
+/// A page of what programs may have.
+fn new_page() -> Result<Page, Errno> {
+    vm::has_room(PAGE_SIZE)
+        .then(Page::zeroed)
+        .flatten()
+        .ok_or(Errno::ENOMEM)
+}
+
+impl PageCache {
+    /// An empty cache in front of a device.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(device: Arc<dyn BlockDevice>) -> Result<Arc<Self>, Errno> {
+        let cache = Arc::new(Self {
+            device,
+            contents: Mutex::new(Contents {
+                pages: BTreeMap::new(),
+                errors: ErrorSequence::none(),
+                hand: 0,
+            }),
+            changed: Condvar::new(),
+        });
+        writeback::register(&cache)?;
+        Ok(cache)
+    }
+
+    /// The device behind it.
+    #[must_use]
+    pub fn device(&self) -> &dyn BlockDevice {
+        &*self.device
+    }
+
+    /// The bytes of a transfer that are on the device.
+    fn clamp(&self, offset: u64, len: usize) -> usize {
+        let left = self.device.capacity().saturating_sub(offset);
+        usize::try_from(left).unwrap_or(usize::MAX).min(len)
+    }
+
+    /// Reads from `offset` on; 0 at or behind the end.
+    ///
+    /// # Errors
+    /// The device's; `ENOMEM`. What was read before is told instead.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        let len = self.clamp(offset, buf.len());
+        let end = (offset + len as u64).div_ceil(PAGE);
+        let mut done = 0;
+        for (index, within, range) in page_spans(offset, len) {
+            let read = self.with_page(index, end, |cached| {
+                cached.page.read(within, &mut buf[range.clone()]);
+            });
+            match read {
+                Ok(()) => done = range.end,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes at `offset`. A short count means that the device ends, or an error behind that. Who
+    /// makes too many pages dirty writes them back, and so is as fast as the device.
+    ///
+    /// # Errors
+    /// `ENOSPC` at or behind the end; the device's, if it had to be read first; `ENOMEM`.
+    pub fn write(&self, offset: u64, buf: &[u8]) -> Result<usize, Errno> {
+        let len = self.clamp(offset, buf.len());
+        if len == 0 && !buf.is_empty() {
+            return Err(Errno::ENOSPC);
+        }
+        let is_end = |end| end == self.device.capacity();
+        let mut done = 0;
+        for (index, within, range) in page_spans(offset, len) {
+            let bytes = &buf[range.clone()];
+            let whole =
+                within == 0 && (bytes.len() == PAGE_SIZE || is_end(offset + range.end as u64));
+            let written = if whole {
+                self.write_page(index, bytes)
+            } else {
+                self.with_page(index, index + 1, |cached| {
+                    cached.page.write(within, bytes);
+                    cached.mark_dirty();
+                })
+            };
+            match written {
+                Ok(()) => done = range.end,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        if writeback::is_over_limit() {
+            self.write_back(0..u64::MAX, u64::MAX);
+        }
+        Ok(done)
+    }
+
+    /// Calls `then` with page `index`, which is brought in if need be, and those behind it up to
+    /// `end`, or more where somebody reads on.
+    fn with_page<R>(
+        &self,
+        index: u64,
+        end: u64,
+        then: impl FnOnce(&mut Cached) -> R,
+    ) -> Result<R, Errno> {
+        loop {
+            let mut contents = self.settled(index);
+            if let Some(cached) = contents.pages.get_mut(&index) {
+                cached.is_referenced = true;
+                return Ok(then(cached));
+            }
+            drop(contents);
+            self.fill(index, end)?;
+        }
+    }
+
+    /// The contents when page `index` is not being filled.
+    fn settled(&self, index: u64) -> MutexGuard<'_, Contents> {
+        let mut contents = self.contents.lock();
+        while contents
+            .pages
+            .get(&index)
+            .is_some_and(|cached| cached.state == State::Filling)
+        {
+            contents = self.changed.wait(contents);
+        }
+        contents
+    }
+
+    /// Makes `bytes` page `index`, without reading what was there.
+    fn write_page(&self, index: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let mut fresh = None;
+        loop {
+            let mut contents = self.settled(index);
+            if let Some(page) = fresh.take() {
+                contents.insert(index, page, State::Clean);
+            }
+            if let Some(cached) = contents.pages.get_mut(&index) {
+                cached.page.write(0, bytes);
+                cached.mark_dirty();
+                cached.is_referenced = true;
+                return Ok(());
+            }
+            drop(contents);
+            // Without the lock, as a cache that is short of memory is asked for some.
+            fresh = Some(new_page()?);
+        }
+    }
+
+    /// Reads the pages from `index` to `end` that are missing from there on, and further ones if
+    /// the page before is there.
+    fn fill(&self, index: u64, end: u64) -> Result<(), Errno> {
+        let capacity = self.device.capacity();
+        let (wanted, count) = {
+            let contents = self.contents.lock();
+            let is_missing = |index: &u64| !contents.pages.contains_key(index);
+            let is_sequential = index == 0 || !is_missing(&(index - 1));
+            let last = (index + MAX_PAGES as u64).min(capacity.div_ceil(PAGE));
+            let until = if is_sequential { last } else { end.min(last) };
+            let count = (index..until).take_while(is_missing).count();
+            (end - index, count)
+        };
+        let mut pages = Pages::new();
+        for _ in 0..count {
+            match new_page() {
+                Ok(page) => pages.push(page),
+                Err(error) if pages.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        {
+            let mut contents = self.contents.lock();
+            let mut taken = 0;
+            while let Some(page) = pages.get(taken)
+                && contents.insert(index + taken as u64, page.clone(), State::Filling)
+            {
+                taken += 1;
+            }
+            pages.truncate(taken);
+        }
+        // What nobody asked for has an outcome of its own.
+        let split = pages
+            .len()
+            .min(usize::try_from(wanted).unwrap_or(usize::MAX));
+        let first = index + split as u64;
+        let mut batch = [
+            Request::new(Operation::Read(transfer(index, &pages[..split], capacity))),
+            Request::new(Operation::Read(transfer(first, &pages[split..], capacity))),
+        ];
+        let used = if split == pages.len() { 1 } else { 2 };
+        self.device.submit(&mut batch[..used]);
+        let outcomes = batch.map(|request| request.outcome);
+        drop(pages);
+        let mut contents = self.contents.lock();
+        for (outcome, range) in outcomes
+            .into_iter()
+            .zip([index..first, first..index + count as u64])
+        {
+            contents.finish_filling(range, outcome);
+        }
+        self.changed.notify_all(&contents);
+        outcomes[0]
+    }
+
+    /// Writes the dirty pages among `pages` back that are so since `before` or longer (ns), and
+    /// notes errors.
+    pub(crate) fn write_back(&self, pages: Range<u64>, before: u64) {
+        let mut from = pages.start;
+        loop {
+            let mut run = Pages::new();
+            let mut first = 0;
+            for (&index, cached) in self.contents.lock().pages.range_mut(from..pages.end) {
+                let is_due = matches!(cached.state, State::Dirty(since) if since <= before);
+                if run.is_empty() {
+                    first = index;
+                } else if !is_due || index != first + run.len() as u64 || run.is_full() {
+                    break;
+                }
+                if is_due {
+                    cached.state = State::Writing(None);
+                    run.push(cached.page.clone());
+                }
+            }
+            if run.is_empty() {
+                return;
+            }
+            from = first + run.len() as u64;
+            let capacity = self.device.capacity();
+            // The device may have become shorter.
+            let outcome = if first * PAGE < capacity {
+                self.device
+                    .execute(Operation::Write(transfer(first, &run, capacity)))
+            } else {
+                Err(Errno::EIO)
+            };
+            drop(run);
+            let mut contents = self.contents.lock();
+            contents.finish_writing(first..from, outcome);
+            self.changed.notify_all(&contents);
+        }
+    }
+
+    /// Writes the dirty pages of a range of bytes back and waits for those that others write.
+    pub fn write_range(&self, bytes: Range<u64>) {
+        let pages = pages_of(&bytes);
+        self.write_back(pages.clone(), u64::MAX);
+        let is_written = |state| matches!(state, State::Writing(_));
+        drop(self.wait_while(&pages, is_written));
+    }
+
+    /// Brings everything that was written before to the medium. Errors are noted:
+    /// [`Self::check_errors`] tells them.
+    pub fn sync(&self) {
+        self.write_range(0..u64::MAX);
+        if let Err(error) = self.device.execute(Operation::Flush) {
+            self.contents.lock().errors.record(error);
+        }
+    }
+
+    /// The place of a new opener in the list of errors.
+    #[must_use]
+    pub fn sample_errors(&self) -> ErrorCursor {
+        self.contents.lock().errors.sample()
+    }
+
+    /// Tells an opener of an error of writing back that it was not told of.
+    ///
+    /// # Errors
+    /// That error.
+    pub fn check_errors(&self, cursor: &mut ErrorCursor) -> Result<(), Errno> {
+        self.contents.lock().errors.check_and_advance(cursor)
+    }
+
+    /// Waits until no page among `pages` is in such a state.
+    fn wait_while(
+        &self,
+        pages: &Range<u64>,
+        is_awaited: impl Fn(State) -> bool,
+    ) -> MutexGuard<'_, Contents> {
+        let mut contents = self.contents.lock();
+        while contents
+            .pages
+            .range(pages.clone())
+            .any(|(_, cached)| is_awaited(cached.state))
+        {
+            contents = self.changed.wait(contents);
+        }
+        contents
+    }
+
+    /// Changes the device without the cache (discarding, zeroing): what is dirty in `bytes` is
+    /// written first, and what the cache has of it is forgotten afterwards.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn bypass(
+        &self,
+        bytes: Range<u64>,
+        change: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.write_range(bytes.clone());
+        let result = change();
+        let pages = pages_of(&bytes);
+        let is_busy = |state| matches!(state, State::Writing(_) | State::Filling);
+        let mut contents = self.wait_while(&pages, is_busy);
+        contents.remove_if(pages, usize::MAX, |cached| cached.state == State::Clean);
+        result
+    }
+
+    /// Forgets all pages, dirty ones too: the device has other contents now.
+    pub fn forget(&self) {
+        let is_busy = |state| matches!(state, State::Writing(_) | State::Filling);
+        let mut contents = self.wait_while(&(0..u64::MAX), is_busy);
+        let dirty = contents.remove_if(.., usize::MAX, |cached| cached.state != State::Clean);
+        writeback::uncount_dirty(dirty);
+        contents.remove_if(.., usize::MAX, |_| true);
+    }
+
+    /// Gives back up to `count` clean pages, those used lately last. Returns how many. Called by
+    /// who is short of memory, with any locks: waits for none, and allocates nothing.
+    pub(crate) fn try_shrink(&self, count: usize) -> usize {
+        let Some(mut contents) = self.contents.try_lock() else {
+            return 0;
+        };
+        let mut freed = 0;
+        for _ in 0..2 {
+            let hand = contents.hand;
+            let is_old = |cached: &mut Cached| {
+                let is_kept = core::mem::take(&mut cached.is_referenced);
+                cached.state == State::Clean && !is_kept
+            };
+            freed += contents.remove_if(hand.., count - freed, is_old);
+            freed += contents.remove_if(..hand, count - freed, is_old);
+        }
+        freed
+    }
+}
+
+/// The transfer of `pages`, the first of which has number `first`, as far as the device goes.
+fn transfer(first: u64, pages: &[Page], capacity: u64) -> Transfer<'_> {
+    let offset = first * PAGE;
+    let left = usize::try_from(capacity.saturating_sub(offset)).unwrap_or(usize::MAX);
+    Transfer {
+        offset,
+        len: (pages.len() * PAGE_SIZE).min(left),
+        pages,
+    }
+}
+
+impl Cached {
+    fn mark_dirty(&mut self) {
+        let now = task::now_ns();
+        match &mut self.state {
+            State::Dirty(_) => {}
+            State::Writing(again) => *again = again.or(Some(now)),
+            State::Clean | State::Filling => {
+                self.state = State::Dirty(now);
+                writeback::count_dirty();
+            }
+        }
+    }
+}
+
+impl Contents {
+    /// Adds a page; `false` if there is one.
+    fn insert(&mut self, index: u64, page: Page, state: State) -> bool {
+        if self.pages.contains_key(&index) {
+            return false;
+        }
+        let cached = Cached {
+            page,
+            state,
+            is_referenced: false,
+        };
+        self.pages.insert(index, cached);
+        writeback::count_cached(1);
+        true
+    }
+
+    /// Removes up to `count` pages of which `which` says so. Returns how many.
+    fn remove_if(
+        &mut self,
+        pages: impl RangeBounds<u64>,
+        count: usize,
+        mut which: impl FnMut(&mut Cached) -> bool,
+    ) -> usize {
+        let mut last = self.hand;
+        let removed = self
+            .pages
+            .extract_if(pages, |_, cached| which(cached))
+            .take(count)
+            .inspect(|(index, _)| last = index + 1)
+            .count();
+        self.hand = last;
+        writeback::uncount_cached(removed);
+        removed
+    }
+
+    /// The device has read `pages`, or not: then they are not there, and who wants them asks again.
+    fn finish_filling(&mut self, pages: Range<u64>, outcome: Result<(), Errno>) {
+        if outcome.is_err() {
+            self.remove_if(pages, usize::MAX, |cached| cached.state == State::Filling);
+            return;
+        }
+        for (_, cached) in self.pages.range_mut(pages) {
+            if cached.state == State::Filling {
+                cached.state = State::Clean;
+            }
+        }
+    }
+
+    /// The device has written `pages`, or not. The error is noted first. As on Linux a page that
+    /// could not be written is clean then: it would keep others from being written to for ever.
+    fn finish_writing(&mut self, pages: Range<u64>, outcome: Result<(), Errno>) {
+        if let Err(error) = outcome {
+            self.errors.record(error);
+        }
+        let mut cleaned = 0;
+        for (_, cached) in self.pages.range_mut(pages) {
+            if let State::Writing(again) = cached.state {
+                cached.state = again.map_or(State::Clean, State::Dirty);
+                cleaned += usize::from(again.is_none());
+            }
+        }
+        writeback::uncount_dirty(cleaned);
+    }
+}
+
+impl Drop for PageCache {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}

@@ -1,0 +1,235 @@
+//! How many pages of all caches may be dirty, and for how long; giving clean ones back.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
+use shrink::{Shrinker, Ticket, Urgency};
+use task::{Deadline, Event, Mutex};
+
+use crate::PageCache;
+
+/// The caches there are, or were.
+static CACHES: Mutex<Vec<Weak<PageCache>>> = Mutex::new(Vec::new());
+/// Pages in all caches, and how many of them are not as on their device.
+static CACHED: AtomicU64 = AtomicU64::new(0);
+static DIRTY: AtomicU64 = AtomicU64::new(0);
+/// Pages of memory. Before it is told there is little.
+static MEMORY: AtomicU64 = AtomicU64::new(1024);
+
+/// There are dirty pages, or more than may be for long.
+static WORK: Event = Event::new();
+/// Whether the thread runs that writes back.
+static IS_STARTED: Mutex<bool> = Mutex::new(false);
+
+/// A part of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// So much of all of it.
+    Percent(u64),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl Share {
+    fn pages(self) -> u64 {
+        match self {
+            Self::Percent(percent) => MEMORY.load(Ordering::Relaxed) * percent / 100,
+            Self::Bytes(bytes) => bytes / PAGE_SIZE as u64,
+        }
+    }
+}
+
+/// Settings of writing back (Linux `vm.dirty_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// With more dirty memory, who makes more dirty writes some back himself.
+    pub limit: Share,
+    /// With more, the thread that writes back does not wait for the age of pages.
+    pub background: Share,
+    /// Age at which a dirty page is written back.
+    pub expire_ns: u64,
+    /// How often the thread looks; never at 0.
+    pub interval_ns: u64,
+}
+
+impl Settings {
+    /// Linux' defaults.
+    pub const DEFAULT: Self = Self {
+        limit: Share::Percent(20),
+        background: Share::Percent(10),
+        expire_ns: 30_000_000_000,
+        interval_ns: 5_000_000_000,
+    };
+}
+
+/// The settings that count, in pages and ns.
+static LIMIT: AtomicU64 = AtomicU64::new(1024 / 5);
+static BACKGROUND: AtomicU64 = AtomicU64::new(1024 / 10);
+static EXPIRE_NS: AtomicU64 = AtomicU64::new(Settings::DEFAULT.expire_ns);
+static INTERVAL_NS: AtomicU64 = AtomicU64::new(Settings::DEFAULT.interval_ns);
+
+/// Tells how much memory there is, in bytes. Returns what gives clean pages back.
+pub fn init(memory: u64) -> Arc<dyn Shrinker> {
+    MEMORY.store(memory / PAGE_SIZE as u64, Ordering::Relaxed);
+    set(&Settings::DEFAULT);
+    Arc::new(CacheShrinker)
+}
+
+/// Changes the settings. As on Linux the thread begins at half of the limit, if it was to begin
+/// later than that is reached.
+pub fn set(settings: &Settings) {
+    let (limit, background) = (settings.limit.pages(), settings.background.pages());
+    let background = if background < limit {
+        background
+    } else {
+        limit / 2
+    };
+    for (place, value) in [
+        (&LIMIT, limit),
+        (&BACKGROUND, background),
+        (&EXPIRE_NS, settings.expire_ns),
+        (&INTERVAL_NS, settings.interval_ns),
+    ] {
+        place.store(value, Ordering::Relaxed);
+    }
+    WORK.set();
+}
+
+/// Notes a cache, in the place of one that ended if there is one: the others keep theirs, so that
+/// who goes through them meets each.
+pub(crate) fn register(cache: &Arc<PageCache>) -> Result<(), Errno> {
+    let mut caches = CACHES.lock();
+    let cache = Arc::downgrade(cache);
+    match caches.iter_mut().find(|place| place.strong_count() == 0) {
+        Some(place) => {
+            *place = cache;
+            Ok(())
+        }
+        None => fallible::push(&mut caches, cache),
+    }
+}
+
+/// Calls `each` with every cache, without a lock.
+fn for_each_cache(mut each: impl FnMut(&PageCache)) {
+    let mut n = 0;
+    loop {
+        let cache = match CACHES.lock().get(n) {
+            Some(cache) => cache.upgrade(),
+            None => return,
+        };
+        if let Some(cache) = cache {
+            each(&cache);
+        }
+        n += 1;
+    }
+}
+
+/// Brings everything that was written before to its medium (`sync(2)`).
+pub fn sync_all() {
+    for_each_cache(PageCache::sync);
+}
+
+/// Starts the thread that writes back with age, if it does not run. Needed before anything is
+/// written.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn start() -> Result<(), Errno> {
+    let mut is_started = IS_STARTED.lock();
+    if !*is_started {
+        task::spawn("writeback", None, run).map_err(|_| Errno::ENOMEM)?;
+        *is_started = true;
+    }
+    Ok(())
+}
+
+/// Writes back for ever. While nothing is dirty the thread sleeps without a timer.
+fn run() {
+    loop {
+        WORK.wait();
+        while dirty_pages() > 0 {
+            if dirty_pages() > BACKGROUND.load(Ordering::Relaxed) {
+                for_each_cache(|cache| cache.write_range(0..u64::MAX));
+            } else {
+                WORK.wait_until(match INTERVAL_NS.load(Ordering::Relaxed) {
+                    0 => Deadline::NEVER,
+                    interval => Deadline::after_ns(interval),
+                });
+                let age = EXPIRE_NS.load(Ordering::Relaxed);
+                let before = task::now_ns().saturating_sub(age);
+                for_each_cache(|cache| cache.write_back(0..u64::MAX, before));
+            }
+        }
+    }
+}
+
+/// Pages that are not as on their device.
+#[must_use]
+pub fn dirty_pages() -> u64 {
+    DIRTY.load(Ordering::Relaxed)
+}
+
+/// Pages in caches of devices, dirty or not.
+#[must_use]
+pub fn cached_pages() -> u64 {
+    CACHED.load(Ordering::Relaxed)
+}
+
+/// Whether so many pages are dirty that who makes more dirty has to write some back.
+pub(crate) fn is_over_limit() -> bool {
+    dirty_pages() > LIMIT.load(Ordering::Relaxed)
+}
+
+pub(crate) fn count_dirty() {
+    let before = DIRTY.fetch_add(1, Ordering::Relaxed);
+    if before == 0 || before == BACKGROUND.load(Ordering::Relaxed) {
+        WORK.set();
+    }
+}
+
+pub(crate) fn uncount_dirty(pages: usize) {
+    DIRTY.fetch_sub(pages as u64, Ordering::Relaxed);
+}
+
+pub(crate) fn count_cached(pages: usize) {
+    CACHED.fetch_add(pages as u64, Ordering::Relaxed);
+}
+
+pub(crate) fn uncount_cached(pages: usize) {
+    CACHED.fetch_sub(pages as u64, Ordering::Relaxed);
+}
+
+struct CacheShrinker;
+
+impl Shrinker for CacheShrinker {
+    fn name(&self) -> &'static str {
+        "pages of devices"
+    }
+
+    fn reclaimable(&self, urgency: Urgency) -> u64 {
+        if urgency < Urgency::Low {
+            return 0;
+        }
+        cached_pages().saturating_sub(dirty_pages()) * PAGE_SIZE as u64
+    }
+
+    /// Only clean pages: to write some back takes memory, of which there is none.
+    fn shrink(&self, bytes: u64, _: Urgency, ticket: Ticket) {
+        let wanted = bytes.div_ceil(PAGE_SIZE as u64) as usize;
+        let mut freed = 0;
+        let Some(caches) = CACHES.try_lock() else {
+            return;
+        };
+        for cache in caches.iter().filter_map(Weak::upgrade) {
+            freed += cache.try_shrink(wanted - freed);
+            if freed == wanted {
+                break;
+            }
+        }
+        drop(caches);
+        ticket.freed((freed * PAGE_SIZE) as u64);
+    }
+}
