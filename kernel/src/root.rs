@@ -76,6 +76,8 @@ pub(crate) fn make_root_fs() -> core::result::Result<FsStruct, RootFsError> {
     fs::charge::scale_limits(frames as usize * PAGE_SIZE);
     guard::mem::shrinkers().register(fs::start_name_cache(frames * PAGE_SIZE as u64));
 
+    guard::mem::shrinkers().register(fs::block::writeback::init(frames * PAGE_SIZE as u64));
+
     unpack_initramfs(&ram.root())?;
 
     for (name, mode) in [
@@ -89,6 +91,7 @@ pub(crate) fn make_root_fs() -> core::result::Result<FsStruct, RootFsError> {
     }
     devfs::register_standard()
         .and_then(|()| fs::tty::register_standard())
+        .and_then(|()| fs::block::register_standard())
         .map_err(of("/dev"))?;
     let context = FsStruct::new(space);
     let mounts: [(Arc<dyn FileSystem>, _, _); 5] = [

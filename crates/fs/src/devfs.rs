@@ -95,6 +95,24 @@ pub fn register(name: &str, device: Arc<dyn CharDevice>) -> Result<DeviceId> {
     Ok(id)
 }
 
+/// Makes the node of a block device in `/dev`.
+///
+/// # Errors
+/// `EEXIST`.
+pub(crate) fn block_node(name: &str, id: DeviceId, mode: u32) -> Result<()> {
+    let node = NewInode {
+        kind: NewInodeKind::Block(id),
+        mode,
+        uid: 0,
+        gid: 0,
+    };
+    registry()
+        .fs
+        .root()
+        .create(name.as_bytes(), &node)
+        .map(drop)
+}
+
 /// Makes a symbolic link in `/dev`.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::any::Any;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use abi::errno::Errno;
@@ -208,6 +209,16 @@ pub trait FileOps: Any + Send + Sync {
     /// `EINVAL` where that means nothing.
     fn sync(&self) -> Result<()> {
         Err(Errno::EINVAL)
+    }
+
+    /// Writes a range of bytes back, not what the device keeps in its own cache
+    /// (`sync_file_range(2)`).
+    ///
+    /// # Errors
+    /// Those of writing back that this opening was not told of.
+    fn sync_range(&self, bytes: Range<u64>) -> Result<()> {
+        let _ = bytes;
+        Ok(())
     }
 
     /// Called when a descriptor of it is closed by who may have something to give back by that.

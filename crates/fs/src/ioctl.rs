@@ -28,6 +28,15 @@ pub trait IoctlCaller {
     /// `EMFILE`.
     fn install(&self, file: Arc<File>, flags: OpenFlags) -> Result<usize>;
 
+    /// The caller's open file with this descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    fn file(&self, fd: u32) -> Result<Arc<File>> {
+        let _ = fd;
+        Err(Errno::EBADF)
+    }
+
     /// Whether the caller may do what only an administrator may.
     fn privileged(&self) -> bool;
 }

@@ -10,6 +10,10 @@ const EXCLUSIVE: &[(&str, &str)] = &[
     ("core-dumps-", "settings of the whole machine"),
     ("receive-options-lost-are-counted", "counts of all sockets"),
     ("go-timers", "how late a timer is"),
+    (
+        "loop-devices-do-not-fill-memory",
+        "how much memory may be dirty in the whole machine",
+    ),
     ("klog-", "there is one kernel log"),
     (
         "large-pages-",

@@ -46,6 +46,7 @@ mod leaks;
 mod leases;
 mod limits;
 mod locks;
+mod loop_devices;
 mod lost_wakeups;
 mod mappings;
 mod memory;
@@ -135,6 +136,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         splice::CHECKS,
         paths::CHECKS,
         lost_wakeups::CHECKS,
+        loop_devices::CHECKS,
         inotify::CHECKS,
         leases::CHECKS,
         file_handles::CHECKS,

@@ -10,8 +10,8 @@ use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
 use crate::path::{LookupContext, LookupFlags, OnLink, PathWalker};
 use crate::{
-    Access, Cred, Dentry, File, FileType, NewInode, NewInodeKind, Path, Result, WriteAccess, devfs,
-    inotify, lease, mount, pipe, protected,
+    Access, Cred, Dentry, File, FileType, NewInode, NewInodeKind, Path, Result, WriteAccess, block,
+    devfs, inotify, lease, mount, pipe, protected,
 };
 
 /// Opens `name` with flags that go together ([`OpenFlags::checked`]); with `CREAT` makes it, with
@@ -233,7 +233,7 @@ fn open_without_notify(
             return Err(Errno::EPERM);
         }
     }
-    if matches!(kind, FileType::Socket | FileType::Block) {
+    if kind == FileType::Socket {
         return Err(Errno::ENXIO);
     }
     if (flags.is_writable() || truncate) && kind == FileType::Regular {
@@ -256,6 +256,7 @@ fn open_without_notify(
         Some(ops) => ops,
         None => match kind {
             FileType::Fifo => pipe::open_fifo(&path.inode().fifo().ok_or(Errno::ENXIO)?, flags)?,
+            FileType::Block => block::open(path.inode().device().ok_or(Errno::ENXIO)?, flags)?,
             FileType::Char => devfs::open(path.inode().device().ok_or(Errno::ENXIO)?, flags)?,
             _ => {
                 return Ok(File::from_inode(

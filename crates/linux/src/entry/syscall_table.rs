@@ -285,7 +285,7 @@ calls! {
     274 get_robust_list(Int, Ptr, Ptr) = [futex::sys_get_robust_list];
     275 splice(Fd, Ptr, Fd, Ptr, Num, Hex) = [splice::sys_splice];
     276 tee(Fd, Fd, Num, Hex) = [splice::sys_tee];
-    277 sync_file_range(Fd, Int, Int, Hex) = [fallocate::sys_sync_file_range]; // stub: all files are in memory
+    277 sync_file_range(Fd, Int, Int, Hex) = [fallocate::sys_sync_file_range];
     278 vmsplice(Fd, Ptr, Num, Hex) = [splice::sys_vmsplice];
     279 move_pages(Int, Num, Ptr, Ptr, Ptr, Hex) = [mempolicy::sys_move_pages];
     280 utimensat(Fd, Str, Ptr, Hex) = [namei::sys_utimensat];

@@ -12,8 +12,9 @@ use crate::process::rlimit::check_size;
 use crate::state::fdtable::CloseOnExec;
 use crate::{SysResult, Task, uaccess};
 
-/// `sync(2)`: everything is in memory.
+/// `sync(2)`: writes everything back.
 pub fn sys_sync(_: &Task) -> SysResult {
+    fs::block::writeback::sync_all();
     Ok(0)
 }
 
@@ -27,7 +28,8 @@ pub fn sys_fdatasync(task: &Task, fd: Fd) -> SysResult {
     sys_fsync(task, fd)
 }
 
-/// `syncfs(2)`: writes the file system of a file back.
+/// `syncfs(2)`: writes the file system of a file back. All are in memory; a block special file's is
+/// that of its node, not what is on it.
 pub fn sys_syncfs(task: &Task, fd: Fd) -> SysResult {
     task.file_io(fd).map(|_| 0)
 }
@@ -44,7 +46,11 @@ pub fn sys_sync_file_range(task: &Task, fd: Fd, from: i64, len: i64, flags: u32)
     }
     match file.inode().kind() {
         FileType::Fifo | FileType::Socket | FileType::Char => Err(Errno::ESPIPE),
-        _ => Ok(0),
+        _ => {
+            // A length of 0 is everything from there on.
+            let end = end.filter(|_| len > 0).unwrap_or(i64::MAX);
+            file.ops().sync_range(from as u64..end as u64).map(|()| 0)
+        }
     }
 }
 

@@ -29,6 +29,10 @@ impl IoctlCaller for TaskCaller<'_> {
         self.0.files().install(file, CloseOnExec::of_flags(flags))
     }
 
+    fn file(&self, fd: u32) -> Result<Arc<File>, Errno> {
+        self.0.file_io(Fd::new(fd as i32))
+    }
+
     fn privileged(&self) -> bool {
         self.0.cred().has_sys_admin()
     }

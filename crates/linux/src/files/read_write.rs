@@ -68,7 +68,8 @@ fn unread_undelivered(file: &File, offset: Option<u64>, bytes: &[u8], delivered:
         pipe.unread(&bytes[whole..]);
         return whole;
     }
-    if offset.is_none() && file.inode().kind() == FileType::Regular {
+    let has_position = matches!(file.inode().kind(), FileType::Regular | FileType::Block);
+    if offset.is_none() && has_position {
         file.with_offset(|at| *at = at.saturating_sub((bytes.len() - delivered) as u64));
     }
     delivered - delivered % file.ops().min_transfer().max(1)

@@ -1,12 +1,14 @@
-//! Settings below `/proc/sys` that steer what there is none of here: swap, disks to write back to,
-//! far memory, terminals kept for one namespace. Values are checked by Linux's ranges and kept, as
-//! on a Linux machine that has none of it, so that programs find what they wrote.
+//! Settings below `/proc/sys` that steer what there is none of here: swap, far memory, terminals
+//! kept for one namespace. Values are checked by Linux's ranges and kept, as on a Linux machine
+//! that has none of it, so that programs find what they wrote. Those of writing back are passed on
+//! to the page cache of devices, too.
 
 use alloc::format;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicI64, Ordering};
 
 use abi::errno::Errno;
+use fs::block::writeback::{self, Settings, Share};
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 
 use super::add_at_path;
@@ -91,8 +93,30 @@ impl Remembered {
             other.value.store(0, Ordering::Relaxed);
         }
         self.value.store(number as i64, Ordering::Relaxed);
+        if self.path.starts_with("vm/dirty_") {
+            apply_writeback();
+        }
         Ok(())
     }
+}
+
+/// Tells the page cache of devices how much may be dirty, and for how long.
+fn apply_writeback() {
+    let value = |path| {
+        let value = find(path).map_or(0, |setting| setting.value.load(Ordering::Relaxed));
+        u64::try_from(value).unwrap_or(0)
+    };
+    let share = |bytes, ratio| match value(bytes) {
+        0 => Share::Percent(value(ratio)),
+        bytes => Share::Bytes(bytes),
+    };
+    let ns = |path| value(path) * 10_000_000;
+    writeback::set(&Settings {
+        limit: share("vm/dirty_bytes", "vm/dirty_ratio"),
+        background: share("vm/dirty_background_bytes", "vm/dirty_background_ratio"),
+        expire_ns: ns("vm/dirty_expire_centisecs"),
+        interval_ns: ns("vm/dirty_writeback_centisecs"),
+    });
 }
 
 /// Setting of a name below `/proc/sys`.

@@ -128,22 +128,24 @@ fn meminfo() -> String {
         kib(stats.total - stats.granted - stats.leaked),
         kib(stats.free),
     );
-    // No swap, and no cache that could be given back beside the files themselves, which are shared
-    // memory in Linux' words.
+    // No swap. Files are shared memory in Linux' words; pages of devices are given back when they
+    // are clean.
     let files = kib(fs::ramfs::pages_in_files().min(stats.user));
-    let anonymous = kib(stats.user) - files;
+    let buffers = kib(fs::block::writeback::cached_pages()).min(kib(stats.user) - files);
+    let dirty = kib(fs::block::writeback::dirty_pages()).min(buffers);
+    let anonymous = kib(stats.user) - files - buffers;
     let rows = [
         ("MemTotal", total),
         ("MemFree", free),
-        ("MemAvailable", free),
-        ("Buffers", 0),
+        ("MemAvailable", free + buffers - dirty),
+        ("Buffers", buffers),
         ("Cached", files),
         ("SwapCached", 0),
         ("Active", anonymous),
         ("Inactive", files),
         ("SwapTotal", 0),
         ("SwapFree", 0),
-        ("Dirty", 0),
+        ("Dirty", dirty),
         ("Writeback", 0),
         ("AnonPages", anonymous),
         ("Mapped", 0),

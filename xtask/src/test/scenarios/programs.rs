@@ -37,6 +37,16 @@ const LINUX_SETUP: &str = "ip link set lo up; mkdir -p /dev/pts; \
 /// processor's is, and programs write to the kernel log as much as they like.
 const LINUX_APPEND: &str = "tsc=reliable printk.devkmsg=on";
 
+/// The module that has the loop devices of a Debian kernel, as its checks expect it.
+fn loop_module(image: &Path) -> Option<Addition> {
+    let version = image.file_name()?.to_str()?.strip_prefix("vmlinuz-")?;
+    let host = format!("/lib/modules/{version}/kernel/drivers/block/loop.ko");
+    Path::new(&host).exists().then(|| Addition {
+        host: host.into(),
+        guest: "/loop.ko".into(),
+    })
+}
+
 /// Where a check runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -248,6 +258,9 @@ impl Family {
             }
             Kernel::Linux(_) => format!("{LINUX_APPEND} {}", self.append),
         };
+        if let Kernel::Linux(image) = &setting.kernel {
+            machine.additions.extend(loop_module(image));
+        }
     }
 
     fn step(&self, check: &Chosen) -> Step {
