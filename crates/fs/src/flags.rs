@@ -30,7 +30,7 @@ bitflags::bitflags! {
         const DSYNC = sys::O_DSYNC;
         /// Send a signal when the file is ready ([`crate::sigio`]).
         const ASYNC = sys::FASYNC;
-        /// Bypass caches (accepted).
+        /// Bypass caches, which no file of memory does; packets, in a pipe.
         const DIRECT = sys::O_DIRECT;
         /// Offsets beyond 2 GiB: always so, but only `open(2)` says it.
         const LARGEFILE = sys::O_LARGEFILE;

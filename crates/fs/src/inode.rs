@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::AtomicU8;
 
 use abi::errno::Errno;
 use task::Once;
@@ -379,6 +380,12 @@ pub trait Inode: Any + Send + Sync {
 
     /// Counts of those who write and of those who execute the file, if it has them.
     fn write_count(&self) -> Option<&WriteCount> {
+        None
+    }
+
+    /// How long what is written will live, as programs announce it (`F_SET_RW_HINT`), if the file
+    /// keeps that.
+    fn write_hint(&self) -> Option<&AtomicU8> {
         None
     }
 

@@ -27,6 +27,7 @@ mod exhaust_kernel;
 mod failures;
 mod fd_flags;
 mod file_handles;
+mod file_requests;
 mod filecaps;
 mod files;
 mod fpu_state;
@@ -140,6 +141,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         inotify::CHECKS,
         leases::CHECKS,
         file_handles::CHECKS,
+        file_requests::CHECKS,
         mounts::CHECKS,
         namespaces::CHECKS,
         mount_api::CHECKS,

@@ -153,6 +153,7 @@ fn open_tmpfile(
         uid: walk.cred.uid,
         gid: walk.cred.gid,
     };
+    refuse_direct(flags)?;
     let inode = dir.inode().tmpfile(&new)?;
     let path = Path::pseudo(inode, "/ (deleted)");
     let writing = WriteAccess::acquire(&path)?;
@@ -248,6 +249,7 @@ fn open_without_notify(
         }
         lease::break_lease(inode, flags)?;
     }
+    refuse_direct(flags)?;
     if truncate {
         inode.truncate(0)?;
         inotify::notify_path(&path, sys::IN_MODIFY);
@@ -268,6 +270,16 @@ fn open_without_notify(
         },
     };
     Ok(File::new(path, ops, flags))
+}
+
+/// Refuses `O_DIRECT`: nothing that is opened by name has a cache to go past. A file that was made
+/// for it stays, as on Linux.
+fn refuse_direct(flags: OpenFlags) -> Result<()> {
+    if flags.contains(OpenFlags::DIRECT) {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(())
+    }
 }
 
 /// Opens a regular file to run it, which the caller has looked at: permission to read it is not

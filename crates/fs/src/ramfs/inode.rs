@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
@@ -407,6 +407,10 @@ impl Inode for RamInode {
 
     fn write_count(&self) -> Option<&WriteCount> {
         Some(&self.writers)
+    }
+
+    fn write_hint(&self) -> Option<&AtomicU8> {
+        Some(&self.write_hint)
     }
 
     fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {

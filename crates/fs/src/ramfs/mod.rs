@@ -17,7 +17,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use directory::Directory;
@@ -315,6 +315,8 @@ pub struct RamInode {
     seals: AtomicU32,
     /// Counts of those who write and of those who execute a regular file.
     writers: WriteCount,
+    /// Life of what is written (`F_SET_RW_HINT`); nobody looks at it.
+    write_hint: AtomicU8,
     data: InodeData,
 }
 
@@ -359,6 +361,7 @@ impl RamInode {
             mappings: vm::ReverseMap::default(),
             seals: AtomicU32::new(sys::F_SEAL_SEAL),
             writers: WriteCount::default(),
+            write_hint: AtomicU8::new(0),
             data: body,
         })
     }

@@ -117,7 +117,14 @@ fn check_fallocate_mode(mode: u32) -> Result<(), Errno> {
 
 /// `fallocate(2)`: allocates, frees or zeroes a range of a file.
 pub fn sys_fallocate(task: &Task, fd: Fd, mode: u32, offset: i64, len: i64) -> SysResult {
-    let file = task.file_io(fd)?;
+    allocate(task, &*task.file_io(fd)?, mode, offset, len)
+}
+
+/// Allocates, frees or zeroes a range of an open file, as [`sys_fallocate`].
+///
+/// # Errors
+/// Those of `fallocate(2)`.
+pub(super) fn allocate(task: &Task, file: &File, mode: u32, offset: i64, len: i64) -> SysResult {
     let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else {
         return Err(Errno::EINVAL);
     };

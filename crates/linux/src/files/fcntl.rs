@@ -1,6 +1,7 @@
 //! Handling descriptors: `close(2)`, `dup(2)`, `fcntl(2)`, `flock(2)` and their relatives.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use fs::lease::{self, LeaseKind};
@@ -217,10 +218,8 @@ fn set_status_flags(task: &Task, file: &Arc<File>, fd: Fd, mut flags: OpenFlags)
     if (flags - before).contains(OpenFlags::NOATIME) && !task.fs_cred().owns(&file.metadata()) {
         return Err(Errno::EPERM);
     }
-    // Contents and packets of pipes may go past caches, nothing else may.
-    if flags.contains(OpenFlags::DIRECT)
-        && !matches!(file.inode().kind(), FileType::Regular | FileType::Fifo)
-    {
+    // It makes packets of what is written to a pipe. Nothing else has a cache to go past.
+    if flags.contains(OpenFlags::DIRECT) && file.inode().kind() != FileType::Fifo {
         return Err(Errno::EINVAL);
     }
     // What is always ready sends no signals.
@@ -305,6 +304,25 @@ pub fn sys_fcntl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
                 .ok_or(Errno::EBADF)?
                 .set_capacity(arg, any)
         }
+        F_GET_RW_HINT => {
+            let hint = file
+                .inode()
+                .write_hint()
+                .map_or(0, |hint| hint.load(Ordering::Relaxed));
+            UserPtr::<u64>::new(arg.into())
+                .write(&hint.into())
+                .map(|()| 0)
+        }
+        F_SET_RW_HINT => {
+            let hint = UserPtr::<u64>::new(arg.into()).read()?;
+            let (Ok(hint @ 0..=RWH_WRITE_LIFE_EXTREME), Some(kept)) =
+                (u8::try_from(hint), file.inode().write_hint())
+            else {
+                return Err(Errno::EINVAL);
+            };
+            kept.store(hint, Ordering::Relaxed);
+            Ok(0)
+        }
         F_ADD_SEALS if !file.flags().is_writable() => Err(Errno::EPERM),
         F_ADD_SEALS => file.inode().add_seals(arg as u32).map(|()| 0),
         F_GET_SEALS if file.inode().kind() == FileType::Regular => {
@@ -323,6 +341,12 @@ const F_SETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 7;
 const F_GETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 8;
 const F_ADD_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 9;
 const F_GET_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 10;
+// Of the file. The same of an open file was given up with Linux 5.18.
+const F_GET_RW_HINT: u32 = F_LINUX_SPECIFIC_BASE + 11;
+const F_SET_RW_HINT: u32 = F_LINUX_SPECIFIC_BASE + 12;
+
+/// The longest life of what is written that a program can announce; 0 is none announced.
+const RWH_WRITE_LIFE_EXTREME: u8 = 5;
 
 /// The flag of `flock(2)` for mandatory locks.
 const LOCK_MAND: u32 = 32;

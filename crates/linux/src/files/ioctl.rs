@@ -8,7 +8,7 @@ use fs::{File, FileType, OpenFlags};
 use linux_raw_sys::ioctl;
 use uapi::fd::Fd;
 
-use crate::files::sigio;
+use crate::files::{file_ioctl, sigio};
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
@@ -46,54 +46,44 @@ pub fn sys_ioctl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
         ioctl::FIOCLEX => files.set_cloexec(fd, CloseOnExec::Yes)?,
         ioctl::FIONCLEX => files.set_cloexec(fd, CloseOnExec::No)?,
         ioctl::FIONBIO => set_flag(&file, OpenFlags::NONBLOCK, arg)?,
-        ioctl::FIOASYNC => {
-            set_flag(&file, OpenFlags::ASYNC, arg)?;
-            fs::sigio::update_fasync(&file, fd.raw())?;
-        }
+        ioctl::FIOASYNC => set_async(&file, fd, arg)?,
         ioctl::FIOSETOWN | ioctl::SIOCSPGRP if file.inode().kind() == FileType::Socket => {
             sigio::set_owner(task, &file, UserPtr::<i32>::new(arg.into()).read()?)?;
         }
         ioctl::FIOGETOWN | ioctl::SIOCGPGRP if file.inode().kind() == FileType::Socket => {
             UserPtr::<i32>::new(arg.into()).write(&(sigio::owner(&file)? as i32))?;
         }
-        ioctl::FIONREAD if file.inode().kind() == FileType::Regular => {
-            let rest = file
-                .metadata()
-                .size
-                .saturating_sub(file.with_offset(|o| *o));
-            UserPtr::<i32>::new(arg.into()).write(&i32::try_from(rest).unwrap_or(i32::MAX))?;
-        }
-        FICLONE => return refuse_clone(&*files.get_io(Fd::new(arg as i32))?, &file),
         _ => {
-            return file.ioctl(&IoctlRequest {
+            let caller = &TaskCaller(task);
+            let request = IoctlRequest {
                 command,
                 arg,
-                caller: &TaskCaller(task),
-            });
+                caller,
+            };
+            return match file_ioctl::call(task, &file, &request) {
+                Err(Errno::ENOTTY) => file.ioctl(&request),
+                answer => answer,
+            };
         }
     }
     Ok(0)
 }
 
-/// `ioctl(2)`: a file shares the contents of another.
-const FICLONE: u32 = 0x4004_9409;
-
-/// No file system here can do that.
-fn refuse_clone(from: &File, to: &File) -> SysResult {
-    let kinds = [from, to].map(|file| file.inode().kind());
-    if from.metadata().dev != to.metadata().dev {
-        return Err(Errno::EXDEV);
+/// Sets or clears `O_ASYNC` (`FIOASYNC`).
+///
+/// # Errors
+/// `EFAULT`; `ENOTTY` to change it for what is always ready.
+fn set_async(file: &Arc<File>, fd: Fd, arg: usize) -> Result<(), Errno> {
+    let on = UserPtr::<i32>::new(arg.into()).read()? != 0;
+    let before = file.flags();
+    if before.contains(OpenFlags::ASYNC) == on {
+        return Ok(());
     }
-    if kinds.contains(&FileType::Directory) {
-        return Err(Errno::EISDIR);
+    if !file.ops().is_pollable() {
+        return Err(Errno::ENOTTY);
     }
-    if kinds != [FileType::Regular; 2] {
-        return Err(Errno::EINVAL);
-    }
-    let may = from.flags().is_readable()
-        && to.flags().is_writable()
-        && !to.flags().contains(OpenFlags::APPEND);
-    Err(if may { Errno::EOPNOTSUPP } else { Errno::EBADF })
+    file.set_flags(before ^ OpenFlags::ASYNC);
+    fs::sigio::update_fasync(file, fd.raw())
 }
 
 fn set_flag(file: &File, flag: OpenFlags, arg: usize) -> Result<(), Errno> {

@@ -4,6 +4,7 @@ pub mod dirent;
 pub mod fallocate;
 pub mod fcntl;
 pub mod fhandle;
+mod file_ioctl;
 pub(crate) mod filesystems;
 pub mod inotify;
 pub mod ioctl;

@@ -251,6 +251,10 @@ pub fn sys_openat2(
     if !flags.contains(given) {
         return Err(Errno::EINVAL);
     }
+    // Whether it would sleep is not even tried.
+    if resolve.contains(Resolve::CACHED) && (makes || flags.contains(OpenFlags::TRUNC)) {
+        return Err(Errno::EAGAIN);
+    }
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
     check_open(task, name)?;

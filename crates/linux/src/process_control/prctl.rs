@@ -63,6 +63,8 @@ pub fn sys_prctl(
             task.prctl.lock().set_timer_slack(arg);
             Ok(0)
         }
+        // There is nothing that counts events of a task.
+        pr::PR_TASK_PERF_EVENTS_DISABLE | pr::PR_TASK_PERF_EVENTS_ENABLE => Ok(0),
         // Times are measured, which is at least as good as what this is about.
         pr::PR_GET_TIMING => Ok(pr::PR_TIMING_STATISTICAL as usize),
         pr::PR_SET_TIMING if arg == pr::PR_TIMING_STATISTICAL as usize => Ok(0),

@@ -21,6 +21,12 @@ impl Expirations {
         self.readable.notify();
     }
 
+    /// The timer is said to have fired `times` times.
+    pub(crate) fn set(&self, times: u64) {
+        self.count.store(times, Ordering::Release);
+        self.readable.notify();
+    }
+
     /// Notes that the wall clock was set, which ends waits with `TFD_TIMER_CANCEL_ON_SET`.
     pub(crate) fn clock_was_set(&self) {
         if self.cancellable.load(Ordering::Acquire) {

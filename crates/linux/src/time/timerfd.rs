@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
+use fs::ioctl::IoctlRequest;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
@@ -18,6 +19,9 @@ use crate::time::posix_timers::{ITimerSpec, clock_base};
 use crate::time::wall_clock::lock_wall_clock;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
+
+/// `ioctl(2)`: sets the count of expirations (`_IOW('T', 0, __u64)`).
+const TFD_IOC_SET_TICKS: u32 = 0x4008_5400;
 
 /// A descriptor of a timer.
 struct TimerFd {
@@ -63,6 +67,22 @@ impl FileOps for TimerFd {
         } else {
             Events::empty()
         }
+    }
+
+    /// Sets how often the timer is said to have fired, for who restores a process.
+    fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> fs::Result<usize> {
+        if request.command != TFD_IOC_SET_TICKS {
+            return Err(Errno::ENOTTY);
+        }
+        let ticks = request.read::<u64>()?;
+        if ticks == 0 {
+            return Err(Errno::EINVAL);
+        }
+        if self.expirations.take_cancelled() {
+            return Err(Errno::ECANCELED);
+        }
+        self.expirations.set(ticks);
+        Ok(0)
     }
 
     /// Moves nothing: the descriptor has a position that stays 0.
