@@ -14,6 +14,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general::CAP_LEASE;
 use task::{Deadline, Mutex, WaitError, WaitQueue, now_ns};
 
+use crate::lock::{LockKind, LockLines, LockRange};
 use crate::sigio::{self, FileOwner, OwnerTarget, SetterUids};
 use crate::{Cred, File, FileType, Inode, OpenFlags, Result};
 
@@ -35,6 +36,10 @@ pub enum LeaseKind {
 
 struct Lease {
     file: Weak<File>,
+    /// The process that took it.
+    pid: i32,
+    /// Device and number of the file.
+    place: (u64, u64),
     /// The descriptor by which it was taken.
     fd: i32,
     kind: LeaseKind,
@@ -90,14 +95,15 @@ fn with_leases<R>(inode: &Arc<dyn Inode>, change: impl FnOnce(&mut Vec<Lease>) -
 }
 
 /// Takes a lease, changes the one there is, or removes it (`kind` is `None`). `has_others` says
-/// whether the file is open elsewhere; an open that is under way may be overlooked.
+/// whether the file is open elsewhere; an open that is under way may be overlooked. The process and
+/// its descriptor are those that are told of it.
 ///
 /// # Errors
 /// `EINVAL` for what is no regular file; `EACCES` for somebody else's; `EAGAIN` if others have it
 /// open, or a lease, in a way that does not go together with it, or there is none to give up.
 pub fn set(
     file: &Arc<File>,
-    fd: i32,
+    (pid, fd): (i32, i32),
     kind: Option<LeaseKind>,
     cred: &Cred,
     has_others: impl FnOnce() -> bool,
@@ -107,7 +113,8 @@ pub fn set(
         .write_count()
         .filter(|_| inode.kind() == FileType::Regular)
         .ok_or(Errno::EINVAL)?;
-    if cred.uid != inode.metadata().uid && !cred.capable(CAP_LEASE) {
+    let meta = inode.metadata();
+    if cred.uid != meta.uid && !cred.capable(CAP_LEASE) {
         return Err(Errno::EACCES);
     }
     let own = |lease: &Lease| core::ptr::eq(lease.file.as_ptr(), Arc::as_ptr(file));
@@ -142,6 +149,8 @@ pub fn set(
             None if ENABLED.load(Ordering::Relaxed) == 0 => return Err(Errno::EINVAL),
             None => leases.push(Lease {
                 file: Arc::downgrade(file),
+                pid,
+                place: (meta.dev, meta.ino),
                 fd,
                 kind,
                 breaking: None,
@@ -168,6 +177,28 @@ pub fn get(file: &Arc<File>) -> Option<LeaseKind> {
             .find(|lease| core::ptr::eq(lease.file.as_ptr(), Arc::as_ptr(file)))?;
         own.breaking.map_or(Some(own.kind), |(left, _)| left)
     })
+}
+
+/// Adds a line for each lease, as `/proc/locks` has it.
+///
+/// # Errors
+/// `ENOMEM`.
+pub(crate) fn write_lines(lines: &mut LockLines) -> Result<()> {
+    for lease in LEASES.lock().values().flatten() {
+        let what = if lease.breaking.is_some() {
+            "LEASE  BREAKING "
+        } else {
+            "LEASE  ACTIVE   "
+        };
+        // While it is broken, what will be left, which may be nothing; that is shown as a read
+        // lease's.
+        let kind = match lease.breaking.map_or(Some(lease.kind), |(left, _)| left) {
+            Some(LeaseKind::Write) => LockKind::Exclusive,
+            Some(LeaseKind::Read) | None => LockKind::Shared,
+        };
+        lines.add(what, (kind, lease.pid), lease.place, LockRange::ALL)?;
+    }
+    Ok(())
 }
 
 /// Removes the lease of an open file that is closed.

@@ -7,14 +7,16 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt::Write;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
+use fallible::Text;
 use task::Mutex;
 
 use crate::poll::PollQueue;
-use crate::{File, Result};
+use crate::{DeviceId, File, Result, lease};
 
 /// Holder of a record lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,6 +86,14 @@ pub struct LockRange {
     pub end: u64,
 }
 
+impl LockRange {
+    /// The whole file.
+    pub(crate) const ALL: Self = Self {
+        start: 0,
+        end: u64::MAX,
+    };
+}
+
 #[derive(Clone, Copy, Debug)]
 struct RecordLock {
     owner: LockOwner,
@@ -91,10 +101,19 @@ struct RecordLock {
     kind: LockKind,
 }
 
+/// Open file that holds a `flock` lock.
+#[derive(Clone, Copy, Debug)]
+struct FlockHolder {
+    /// Its address.
+    file: usize,
+    /// The process that took the lock.
+    pid: i32,
+}
+
 #[derive(Default)]
 struct LockState {
-    /// Open files that hold the `flock` lock, by address; several only if shared.
-    flock_owners: Vec<usize>,
+    /// Open files that hold the `flock` lock; several only if shared.
+    flock_owners: Vec<FlockHolder>,
     flock_kind: Option<LockKind>,
     records: Vec<RecordLock>,
 }
@@ -207,25 +226,24 @@ impl Drop for LockContextRef {
     }
 }
 
-/// Takes or changes an open file's whole-file lock.
+/// Takes or changes an open file's whole-file lock, for a process.
 ///
 /// # Errors
 /// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted, `ENOLCK` for want of memory.
-pub fn flock(file: &File, kind: LockKind, on_conflict: OnConflict) -> Result<()> {
+pub fn flock(file: &File, kind: LockKind, pid: i32, on_conflict: OnConflict) -> Result<()> {
     let me = core::ptr::from_ref(file).addr();
     let entry = LockContextRef::get_or_insert(file);
     let attempt = || {
         let mut locks = entry.locks.lock();
-        let others = locks.flock_owners.iter().any(|&o| o != me);
+        let others = locks.flock_owners.iter().any(|holder| holder.file != me);
         let is_exclusive = |kind| kind == LockKind::Exclusive;
         if others && (is_exclusive(kind) || locks.flock_kind.is_some_and(is_exclusive)) {
             return None;
         }
-        if !locks.flock_owners.contains(&me) {
-            let added = fallible::push(&mut locks.flock_owners, me);
-            if added.is_err() {
-                return Some(Err(Errno::ENOLCK));
-            }
+        let known = locks.flock_owners.iter().any(|holder| holder.file == me);
+        if !known && fallible::push(&mut locks.flock_owners, FlockHolder { file: me, pid }).is_err()
+        {
+            return Some(Err(Errno::ENOLCK));
         }
         locks.flock_kind = Some(kind);
         file.set_has_locks();
@@ -252,7 +270,11 @@ pub fn unflock(file: &File) {
     let Some(entry) = LockContextRef::get(file) else {
         return;
     };
-    entry.locks.lock().flock_owners.retain(|&o| o != me);
+    entry
+        .locks
+        .lock()
+        .flock_owners
+        .retain(|holder| holder.file != me);
     entry.notify_released();
 }
 
@@ -451,6 +473,72 @@ pub fn test_lock(
     })
 }
 
+/// Lines of `/proc/locks`, which have numbers.
+#[derive(Default)]
+pub(crate) struct LockLines {
+    text: Text,
+    count: u64,
+}
+
+impl LockLines {
+    /// Adds a line: `what` names family and state of a lock on a file, which is given by device
+    /// and number.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(crate) fn add(
+        &mut self,
+        what: &str,
+        (kind, pid): (LockKind, i32),
+        (dev, ino): (u64, u64),
+        LockRange { start, end }: LockRange,
+    ) -> Result<()> {
+        self.count += 1;
+        let number = self.count;
+        let kind = match kind {
+            LockKind::Shared => "READ",
+            LockKind::Exclusive => "WRITE",
+        };
+        let DeviceId { major, minor } = DeviceId::decode(dev);
+        let text = &mut self.text;
+        write!(
+            text,
+            "{number}: {what} {kind} {pid} {major:02x}:{minor:02x}:{ino} {start} "
+        )
+        .and_then(|()| match end {
+            u64::MAX => text.write_str("EOF\n"),
+            end => writeln!(text, "{}", end - 1),
+        })
+        .map_err(|_| Errno::ENOMEM)
+    }
+}
+
+/// The locks and leases that are held, as `/proc/locks` shows them. Calls that wait are not among
+/// them.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn proc_text() -> Result<Text> {
+    let mut lines = LockLines::default();
+    for (&file, entry) in TABLE.lock().iter() {
+        let locks = entry.locks.lock();
+        if let Some(kind) = locks.flock_kind {
+            for holder in &locks.flock_owners {
+                lines.add("FLOCK  ADVISORY ", (kind, holder.pid), file, LockRange::ALL)?;
+            }
+        }
+        for record in &locks.records {
+            let (what, pid) = match record.owner {
+                LockOwner::Process { pid, .. } => ("POSIX  ADVISORY ", pid),
+                LockOwner::OpenFile(_) => ("OFDLCK ADVISORY ", -1),
+            };
+            lines.add(what, (record.kind, pid), file, record.range)?;
+        }
+    }
+    lease::write_lines(&mut lines)?;
+    Ok(lines.text)
+}
+
 /// Releases every record lock of an owner on a file: when a process closes any of its descriptors
 /// for it.
 pub fn release_record_locks(file: &File, owner: LockOwner) {
@@ -543,7 +631,7 @@ mod tests {
         );
         let known = || TABLE.lock().contains_key(&key(&file));
         // Another call begins before the lock is given back, and ends after.
-        flock(&file, Exclusive, OnConflict::Fail).unwrap();
+        flock(&file, Exclusive, 1, OnConflict::Fail).unwrap();
         let other = LockContextRef::get_or_insert(&file);
         unflock(&file);
         assert!(known());

@@ -24,7 +24,7 @@ fn open(context: &FsStruct, flags: OpenFlags) -> Result<Arc<File>, Errno> {
 }
 
 fn set(file: &Arc<File>, kind: Option<LeaseKind>, others: bool) -> Result<(), Errno> {
-    lease::set(file, 3, kind, &Cred::root(), || others)
+    lease::set(file, (1, 3), kind, &Cred::root(), || others)
 }
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
@@ -88,7 +88,7 @@ fn a_lease_goes_together_with_who_has_the_file_open() {
     // Only of regular files, by their owner.
     let user = Cred::user(1000, 1000);
     assert_eq!(
-        lease::set(&readers[0], 3, Some(LeaseKind::Read), &user, || true),
+        lease::set(&readers[0], (1, 3), Some(LeaseKind::Read), &user, || true),
         Err(Errno::EACCES)
     );
     ops::create_node(

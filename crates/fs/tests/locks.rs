@@ -28,14 +28,14 @@ fn process(n: u64) -> LockOwner {
 #[test]
 fn whole_file_locks_belong_to_openings() {
     let (_path, a, b) = two_openings("flock");
-    lock::flock(&a, Shared, Fail).unwrap();
-    lock::flock(&b, Shared, Fail).unwrap();
-    assert_eq!(lock::flock(&a, Exclusive, Fail), Err(Errno::EAGAIN));
+    lock::flock(&a, Shared, 1, Fail).unwrap();
+    lock::flock(&b, Shared, 1, Fail).unwrap();
+    assert_eq!(lock::flock(&a, Exclusive, 1, Fail), Err(Errno::EAGAIN));
     lock::unflock(&b);
-    lock::flock(&a, Exclusive, Fail).unwrap();
-    assert_eq!(lock::flock(&b, Shared, Fail), Err(Errno::EAGAIN));
+    lock::flock(&a, Exclusive, 1, Fail).unwrap();
+    assert_eq!(lock::flock(&b, Shared, 1, Fail), Err(Errno::EAGAIN));
     // The end of the opening is the end of its lock, and wakes who waits.
-    let waiter = thread::spawn(move || lock::flock(&b, Exclusive, Wait));
+    let waiter = thread::spawn(move || lock::flock(&b, Exclusive, 1, Wait));
     thread::sleep(Duration::from_millis(10));
     drop(a);
     assert_eq!(waiter.join().unwrap(), Ok(()));
@@ -92,15 +92,15 @@ fn interrupted(wait: impl FnOnce() -> Result<(), Errno> + Send + 'static) -> Res
 #[test]
 fn an_interrupted_wait_takes_nothing() {
     let (_path, a, b) = two_openings("interrupted");
-    lock::flock(&a, Exclusive, Fail).unwrap();
+    lock::flock(&a, Exclusive, 1, Fail).unwrap();
     let other = b.clone();
     assert_eq!(
-        interrupted(move || lock::flock(&other, Exclusive, Wait)),
+        interrupted(move || lock::flock(&other, Exclusive, 1, Wait)),
         Err(Errno::ERESTARTSYS)
     );
     lock::unflock(&a);
     assert_eq!(
-        lock::flock(&a, Exclusive, Fail),
+        lock::flock(&a, Exclusive, 1, Fail),
         Ok(()),
         "the other one did not get it"
     );
@@ -127,21 +127,21 @@ fn an_interrupted_wait_takes_nothing() {
 #[test]
 fn a_lock_that_becomes_less_lets_others_in() {
     let (_path, a, b) = two_openings("less");
-    lock::flock(&a, Exclusive, Fail).unwrap();
+    lock::flock(&a, Exclusive, 1, Fail).unwrap();
     let (begins, begun) = std::sync::mpsc::channel();
     let other = b.clone();
     let waiter = thread::spawn(move || {
         begins.send(()).unwrap();
-        lock::flock(&other, Shared, Wait)
+        lock::flock(&other, Shared, 1, Wait)
     });
     begun.recv().unwrap();
     thread::sleep(Duration::from_millis(10));
-    lock::flock(&a, Shared, Fail).unwrap();
+    lock::flock(&a, Shared, 1, Fail).unwrap();
     assert_eq!(waiter.join().unwrap(), Ok(()));
     assert_eq!(
         (
-            lock::flock(&a, Exclusive, Fail),
-            lock::flock(&b, Shared, Fail)
+            lock::flock(&a, Exclusive, 1, Fail),
+            lock::flock(&b, Shared, 1, Fail)
         ),
         (Err(Errno::EAGAIN), Ok(()))
     );

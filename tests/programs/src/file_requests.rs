@@ -20,6 +20,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("file-requests-cached-only", cached_only),
     ("file-requests-set-ticks", set_ticks),
     ("file-requests-of-event-counts", of_event_counts),
+    ("file-requests-locks-are-listed", locks_are_listed),
 ];
 
 const FIBMAP: u32 = 1;
@@ -452,4 +453,67 @@ fn of_event_counts() -> Result<()> {
         "off",
     )?;
     is(call!(SYS_prctl, libc::PR_TASK_PERF_EVENTS_ENABLE), 0, "on")
+}
+
+/// Held locks of every kind are shown, with who holds them.
+fn locks_are_listed() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let file = open(&scratch, "f", RDWR)?;
+    // SAFETY: all bytes of the structures may be zero.
+    let (mut stat, mut lock): (libc::stat, libc::flock) = unsafe { std::mem::zeroed() };
+    is(call!(SYS_fstat, file.0, &raw mut stat), 0, "fstat")?;
+    let (major, minor) = (libc::major(stat.st_dev), libc::minor(stat.st_dev));
+    let place = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+    let shown = || -> Result<Vec<String>> {
+        let text = std::fs::read_to_string("/proc/locks")?;
+        let mut lines = Vec::new();
+        for line in text.lines().filter(|line| line.contains(&place)) {
+            let (number, rest) = line.split_once(": ").unwrap_or_default();
+            ensure!(number.parse::<u32>().is_ok_and(|n| n > 0), "{line}");
+            lines.push(rest.replace(&place, "FILE"));
+        }
+        lines.sort();
+        Ok(lines)
+    };
+    let me = std::process::id();
+    ensure!(shown()?.is_empty(), "none at first");
+    let mut record = |command: i32, kind: i32, start: i64, len: i64| {
+        (lock.l_type, lock.l_start, lock.l_len) = (kind as i16, start, len);
+        is(
+            call!(SYS_fcntl, file.0, command, &raw const lock),
+            0,
+            "a record lock",
+        )
+    };
+    record(libc::F_SETLK, libc::F_WRLCK, 10, 5)?;
+    record(libc::F_SETLK, libc::F_RDLCK, 100, 0)?;
+    let posix = [
+        format!("POSIX  ADVISORY  READ {me} FILE 100 EOF"),
+        format!("POSIX  ADVISORY  WRITE {me} FILE 10 14"),
+    ];
+    ensure!(shown()? == posix, "{:?}", shown()?);
+    record(libc::F_SETLK, libc::F_UNLCK, 0, 0)?;
+    record(libc::F_OFD_SETLK, libc::F_WRLCK, 0, 1)?;
+    is(call!(SYS_flock, file.0, libc::LOCK_SH), 0, "flock")?;
+    let expected = [
+        format!("FLOCK  ADVISORY  READ {me} FILE 0 EOF"),
+        "OFDLCK ADVISORY  WRITE -1 FILE 0 0".to_owned(),
+    ];
+    ensure!(shown()? == expected, "{:?}", shown()?);
+    is(call!(SYS_flock, file.0, libc::LOCK_EX), 0, "flock")?;
+    ensure!(shown()?[0] == format!("FLOCK  ADVISORY  WRITE {me} FILE 0 EOF"));
+    drop(file);
+    ensure!(shown()?.is_empty(), "they end with the open file");
+    let file = open(&scratch, "f", libc::O_RDONLY)?;
+    is(
+        call!(SYS_fcntl, file.0, libc::F_SETLEASE, libc::F_RDLCK),
+        0,
+        "F_SETLEASE",
+    )?;
+    ensure!(
+        shown()? == [format!("LEASE  ACTIVE    READ {me} FILE 0 EOF")],
+        "{:?}",
+        shown()?
+    );
+    Ok(())
 }

@@ -205,7 +205,8 @@ fn set_lease(task: &Task, file: &Arc<File>, fd: Fd, kind: i16) -> SysResult {
         F_UNLCK => None,
         _ => return Err(Errno::EINVAL),
     };
-    lease::set(file, fd.raw(), kind, &task.fs_cred(), || has_others(file))?;
+    let holder = (task.pid().raw(), fd.raw());
+    lease::set(file, holder, kind, &task.fs_cred(), || has_others(file))?;
     if kind.is_some() {
         lease::set_default_owner(file, task.pid().raw(), sigio::setter_uids(task));
     }
@@ -376,5 +377,5 @@ pub fn sys_flock(task: &Task, fd: Fd, operation: u32) -> SysResult {
     } else {
         OnConflict::Wait
     };
-    lock::flock(&file, kind, on_conflict).map(|()| 0)
+    lock::flock(&file, kind, task.pid().raw(), on_conflict).map(|()| 0)
 }

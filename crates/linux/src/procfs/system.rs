@@ -8,6 +8,7 @@ use core::fmt::Write;
 
 use ::task::Mutex;
 use abi::errno::Errno;
+use fs::lock;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::{cpu, irq, isolation, mem, role, speculation, timer};
 use task::{CpuId, stats};
@@ -29,7 +30,7 @@ pub(super) type Text = fn() -> String;
 type List = fn() -> Result<String, Errno>;
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let texts: [(&str, Text); 22] = [
+    let texts: [(&str, Text); 21] = [
         ("cpuinfo", cpuinfo),
         ("meminfo", meminfo),
         ("stat", stat),
@@ -52,7 +53,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("partitions", String::new),
         ("modules", String::new),
         ("misc", String::new),
-        ("locks", String::new),
         ("tty/drivers", tty_drivers),
         ("cgroups", || {
             ["cpuset", "cpu", "memory", "pids"].iter().fold(
@@ -68,7 +68,10 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             pseudo::file(PseudoAttr::new(dev, 0o444), move || Ok(text().into_bytes())),
         );
     }
-    let lists: [(&str, List); 3] = [
+    let lists: [(&str, List); 4] = [
+        ("locks", || {
+            lock::proc_text().map(fallible::Text::into_string)
+        }),
         ("sysvipc/msg", msg::proc_text),
         ("sysvipc/sem", sem::proc_text),
         ("sysvipc/shm", shm::proc_text),
