@@ -9,6 +9,7 @@ use abi::errno::Errno;
 use task::Once;
 use vm::Page;
 
+use crate::attributes::FileAttributes;
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
@@ -381,6 +382,23 @@ pub trait Inode: Any + Send + Sync {
     /// Counts of those who write and of those who execute the file, if it has them.
     fn write_count(&self) -> Option<&WriteCount> {
         None
+    }
+
+    /// Attributes by which it is not changed, or not by everything (`chattr(1)`).
+    ///
+    /// # Errors
+    /// `ENOTTY` for what cannot have any.
+    fn attributes(&self) -> Result<FileAttributes> {
+        Err(Errno::ENOTTY)
+    }
+
+    /// Sets the attributes.
+    ///
+    /// # Errors
+    /// `ENOTTY` for what cannot have any.
+    fn set_attributes(&self, new: FileAttributes) -> Result<()> {
+        let _ = new;
+        Err(Errno::ENOTTY)
     }
 
     /// How long what is written will live, as programs announce it (`F_SET_RW_HINT`), if the file

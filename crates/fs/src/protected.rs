@@ -95,6 +95,7 @@ pub(crate) fn check_link(meta: &Metadata, cred: &Cred) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attributes::FileAttributes;
 
     const ROOT: u32 = 0;
     const ONE: u32 = 7;
@@ -106,6 +107,7 @@ mod tests {
             mode,
             uid,
             gid: uid,
+            attributes: FileAttributes::empty(),
         }
     }
 

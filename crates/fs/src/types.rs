@@ -6,6 +6,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use crate::Inode;
+use crate::attributes::FileAttributes;
 
 /// Result of a file system operation; the error is that of the system call.
 pub type Result<T> = core::result::Result<T, Errno>;
@@ -177,8 +178,10 @@ pub struct Metadata {
     pub mtime: Timestamp,
     /// Last change of anything.
     pub ctime: Timestamp,
-    /// When the file was made.
-    pub btime: Timestamp,
+    /// When the file was made, where that is kept.
+    pub btime: Option<Timestamp>,
+    /// Attributes that restrict changes.
+    pub attributes: FileAttributes,
 }
 
 impl Metadata {
@@ -201,7 +204,8 @@ impl Metadata {
             atime: now,
             mtime: now,
             ctime: now,
-            btime: now,
+            btime: None,
+            attributes: FileAttributes::empty(),
         }
     }
 }
@@ -217,6 +221,8 @@ pub struct Permissions {
     pub uid: u32,
     /// The group.
     pub gid: u32,
+    /// Attributes that restrict changes.
+    pub attributes: FileAttributes,
 }
 
 impl From<&Metadata> for Permissions {
@@ -226,6 +232,7 @@ impl From<&Metadata> for Permissions {
             mode: meta.mode,
             uid: meta.uid,
             gid: meta.gid,
+            attributes: meta.attributes,
         }
     }
 }
@@ -368,10 +375,11 @@ impl Cred {
         self.uid == meta.uid || self.capable(sys::CAP_FOWNER)
     }
 
-    /// Checks the permission bits, `EACCES` if one is missing (`path_resolution(7)`).
+    /// Checks the permission bits, `EACCES` if one is missing (`path_resolution(7)`), and whether
+    /// anybody may write to it.
     ///
     /// # Errors
-    /// `EACCES`.
+    /// `EACCES`; `EPERM` to write to what is immutable.
     pub fn check(&self, meta: &Metadata, want: Access) -> Result<()> {
         self.check_permissions(&meta.into(), want)
     }
@@ -394,6 +402,9 @@ impl Cred {
     /// # Errors
     /// `EACCES`.
     pub fn check_permissions(&self, of: &Permissions, want: Access) -> Result<()> {
+        if want.0 & Access::WRITE.0 != 0 {
+            of.attributes.refuse(FileAttributes::IMMUTABLE)?;
+        }
         let granted = if self.uid == of.uid {
             of.mode >> 6
         } else if self.in_group(of.gid) {

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
+use crate::attributes::FileAttributes;
 use crate::{Access, Cred, FileType, Path, Result, inotify};
 
 /// The longest name, in bytes.
@@ -46,6 +47,7 @@ fn check(path: &Path, name: &[u8], want: Access, cred: &Cred) -> Result<()> {
     let writes = want == Access::WRITE;
     if writes {
         path.require_writable()?;
+        path.metadata().attributes.refuse(FileAttributes::FIXED)?;
     }
     let refused = if writes { Errno::EPERM } else { Errno::ENODATA };
     let dot = name.iter().position(|&byte| byte == b'.');

@@ -26,6 +26,7 @@ mod exhaust;
 mod exhaust_kernel;
 mod failures;
 mod fd_flags;
+mod file_attributes;
 mod file_handles;
 mod file_requests;
 mod filecaps;
@@ -140,6 +141,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         loop_devices::CHECKS,
         inotify::CHECKS,
         leases::CHECKS,
+        file_attributes::CHECKS,
         file_handles::CHECKS,
         file_requests::CHECKS,
         mounts::CHECKS,

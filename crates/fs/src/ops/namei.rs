@@ -7,6 +7,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general::{self as sys, CAP_MKNOD, S_ISGID, S_ISVTX};
 use task::Mutex;
 
+use crate::attributes::FileAttributes;
 use crate::path::{LookupContext, ParentLookup};
 use crate::{
     Access, Cred, Dentry, DeviceId, FileType, Metadata, NewInode, NewInodeKind, Path, RenameFlags,
@@ -47,7 +48,8 @@ fn may_remove(dir: &Path, victim: &Metadata, cred: &Cred) -> Result<()> {
     if meta.mode & S_ISVTX != 0 && !cred.owns(&meta) && !cred.owns(victim) {
         return Err(Errno::EPERM);
     }
-    Ok(())
+    meta.attributes.refuse(FileAttributes::APPEND)?;
+    victim.attributes.refuse(FileAttributes::FIXED)
 }
 
 /// Makes a file of any kind at `name` (`mknod(2)`, `mkdir(2)`, `symlink(2)`, and the name of a
@@ -146,6 +148,7 @@ pub fn link(old: &Path, walk: &LookupContext<'_>, name: &[u8]) -> Result<()> {
     }
     protected::check_link(&meta, walk.cred)?;
     may_create(&dir, walk.cred)?;
+    meta.attributes.refuse(FileAttributes::FIXED)?;
     if meta.kind == FileType::Directory {
         return Err(Errno::EPERM);
     }

@@ -6,6 +6,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use super::namei::{creation_mode, may_create};
+use crate::attributes::FileAttributes;
 use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
 use crate::path::{LookupContext, LookupFlags, OnLink, PathWalker};
@@ -230,6 +231,13 @@ fn open_without_notify(
     let truncate = flags.contains(OpenFlags::TRUNC) && kind == FileType::Regular && !created;
     if !created {
         cred.check_inode(&**inode, wanted)?;
+        let changes = wanted.0 & Access::WRITE.0 != 0;
+        if changes && (truncate || !flags.contains(OpenFlags::APPEND)) {
+            inode
+                .permissions()
+                .attributes
+                .refuse(FileAttributes::APPEND)?;
+        }
         if flags.contains(OpenFlags::NOATIME) && !cred.owns(&inode.metadata()) {
             return Err(Errno::EPERM);
         }

@@ -3,6 +3,7 @@
 use abi::errno::Errno;
 use linux_raw_sys::general::{self as sys, CAP_CHOWN, CAP_FSETID, S_ISGID, S_ISUID};
 
+use crate::attributes::FileAttributes;
 use crate::{
     Access, Cred, FileType, OpenFlags, Path, Result, SetAttr, Timestamp, WriteAccess, inotify,
     lease, xattr,
@@ -18,6 +19,7 @@ pub fn chmod(path: &Path, mode: u32, cred: &Cred) -> Result<()> {
     if !cred.owns(&meta) {
         return Err(Errno::EPERM);
     }
+    meta.attributes.refuse(FileAttributes::FIXED)?;
     let mut mode = mode & 0o7777;
     if !cred.in_group(meta.gid) && !cred.capable(CAP_FSETID) {
         mode &= !S_ISGID;
@@ -42,6 +44,9 @@ pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>, cred: &Cred) -> Re
         uid.is_none_or(|u| u == meta.uid && cred.uid == meta.uid) && gid.is_none_or(own_group);
     if !allowed && !cred.capable(CAP_CHOWN) {
         return Err(Errno::EPERM);
+    }
+    if uid.is_some() || gid.is_some() {
+        meta.attributes.refuse(FileAttributes::FIXED)?;
     }
     let mut mode = None;
     if meta.kind != FileType::Directory && meta.mode & (S_ISUID | S_ISGID) != 0 {
@@ -82,8 +87,15 @@ pub fn set_times(path: &Path, atime: TimeUpdate, mtime: TimeUpdate, cred: &Cred)
     }
     path.require_writable()?;
     let meta = path.metadata();
+    // The present may be set for what only grows, too.
+    let present = atime == TimeUpdate::Now && mtime == TimeUpdate::Now;
+    meta.attributes.refuse(if present {
+        FileAttributes::IMMUTABLE
+    } else {
+        FileAttributes::FIXED
+    })?;
     if !cred.owns(&meta) {
-        if atime != TimeUpdate::Now || mtime != TimeUpdate::Now {
+        if !present {
             return Err(Errno::EPERM);
         }
         cred.check(&meta, Access::WRITE)?;
@@ -118,8 +130,10 @@ pub fn truncate(path: &Path, size: u64, cred: &Cred) -> Result<()> {
         FileType::Directory => return Err(Errno::EISDIR),
         _ => return Err(Errno::EINVAL),
     }
-    cred.check(&path.metadata(), Access::WRITE)?;
+    let meta = path.metadata();
+    cred.check(&meta, Access::WRITE)?;
     path.require_writable()?;
+    meta.attributes.refuse(FileAttributes::APPEND)?;
     let _writing = WriteAccess::acquire(path)?;
     lease::break_lease(path.inode(), OpenFlags::WRONLY)?;
     path.inode().truncate(size)?;

@@ -13,6 +13,7 @@ use super::{
     Attr, ENTRY_BYTES, InodeData, MAX_LINKS, MAX_SIZE, PAGE_SIZE, RamInode, SealedChange,
     XATTRS_MAX,
 };
+use crate::attributes::FileAttributes;
 use crate::charge;
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
@@ -56,7 +57,8 @@ impl Inode for RamInode {
             atime: attr.atime,
             mtime: attr.mtime,
             ctime: attr.ctime,
-            btime: attr.btime,
+            btime: Some(attr.btime),
+            attributes: attr.attributes,
         }
     }
 
@@ -68,6 +70,7 @@ impl Inode for RamInode {
             mode: attr.mode,
             uid: attr.uid,
             gid: attr.gid,
+            attributes: attr.attributes,
         }
     }
 
@@ -108,7 +111,7 @@ impl Inode for RamInode {
             ..
         } = &mut *attr;
         change.apply([mode, uid, gid], [atime, mtime, ctime]);
-        self.mode.store(attr.mode, Ordering::Relaxed);
+        self.publish_mode(&attr);
         Ok(())
     }
 
@@ -279,6 +282,9 @@ impl Inode for RamInode {
     fn touch_atime(&self, always: bool) {
         let now = Timestamp::now();
         let mut attr = self.attr.lock();
+        if attr.attributes.contains(FileAttributes::NOATIME) {
+            return;
+        }
         if always
             || attr.atime <= attr.mtime
             || attr.atime <= attr.ctime
@@ -407,6 +413,21 @@ impl Inode for RamInode {
 
     fn write_count(&self) -> Option<&WriteCount> {
         Some(&self.writers)
+    }
+
+    fn attributes(&self) -> Result<FileAttributes> {
+        match self.data {
+            InodeData::Regular(_) | InodeData::Directory(_) => Ok(self.attr.lock().attributes),
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    fn set_attributes(&self, new: FileAttributes) -> Result<()> {
+        let mut attr = self.attr.lock();
+        attr.attributes = new;
+        attr.ctime = Timestamp::now();
+        self.publish_mode(&attr);
+        Ok(())
     }
 
     fn write_hint(&self) -> Option<&AtomicU8> {

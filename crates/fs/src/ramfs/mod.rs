@@ -26,6 +26,7 @@ pub use options::Options;
 use pages::Contents;
 use task::{Mutex, Once};
 
+use crate::attributes::FileAttributes;
 use crate::charge;
 use crate::inode::keeps_setid_bits;
 use crate::mount::{FileSystem, new_anonymous_device};
@@ -288,6 +289,7 @@ struct Attr {
     mtime: Timestamp,
     ctime: Timestamp,
     btime: Timestamp,
+    attributes: FileAttributes,
     /// Extended attributes, by name.
     xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
 }
@@ -306,7 +308,8 @@ pub struct RamInode {
     _counted: census::Inode,
     ino: u64,
     info: Arc<RamFsInfo>,
-    /// The permission bits of `attr`, to be read without its lock.
+    /// The permission bits of `attr`, without those for writing if it is immutable, to be read
+    /// without its lock.
     mode: AtomicU32,
     attr: Mutex<Attr>,
     /// Address spaces that map a regular file.
@@ -350,6 +353,7 @@ impl RamInode {
             mtime: now,
             ctime: now,
             btime: now,
+            attributes: FileAttributes::empty(),
             xattrs: BTreeMap::new(),
         };
         Arc::new(Self {
@@ -411,6 +415,13 @@ impl RamInode {
         }
     }
 
+    /// Makes what was changed count for who reads the mode without the lock.
+    fn publish_mode(&self, attr: &Attr) {
+        let immutable = attr.attributes.contains(FileAttributes::IMMUTABLE);
+        let hidden = if immutable { 0o222 } else { 0 };
+        self.mode.store(attr.mode & !hidden, Ordering::Relaxed);
+    }
+
     fn changed_names(&self) {
         let now = Timestamp::now();
         let mut attr = self.attr.lock();
@@ -454,9 +465,9 @@ impl RamInode {
     fn new_child(&self, new: &NewInode<'_>) -> Result<Arc<Self>> {
         self.info.charge_inode()?;
         let mut new = new.clone();
-        let (mode, gid) = {
+        let (mode, gid, attributes) = {
             let attr = self.attr.lock();
-            (attr.mode, attr.gid)
+            (attr.mode, attr.gid, attr.attributes)
         };
         if mode & S_ISGID != 0 {
             new.gid = gid;
@@ -467,6 +478,8 @@ impl RamInode {
         if matches!(new.kind, NewInodeKind::Symlink(_)) {
             new.mode = 0o777;
         }
-        Ok(Self::new(&self.info, &new))
+        let made = Self::new(&self.info, &new);
+        made.attr.lock().attributes = attributes & FileAttributes::INHERITED;
+        Ok(made)
     }
 }

@@ -2,6 +2,7 @@
 //! their relatives, `memfd_create(2)`.
 
 use abi::errno::Errno;
+use fs::attributes::FileAttributes;
 use fs::{File, FileType, OpenFlags, SetAttr};
 use linux_raw_sys::general as sys;
 use uapi::fd::Fd;
@@ -87,6 +88,8 @@ pub fn sys_ftruncate(task: &Task, fd: Fd, size: i64) -> SysResult {
     if !file.flags().is_writable() || file.inode().kind() != FileType::Regular {
         return Err(Errno::EINVAL);
     }
+    let attributes = file.inode().permissions().attributes;
+    attributes.refuse(FileAttributes::APPEND)?;
     check_size(task, &**file.inode(), size)?;
     file.inode().truncate(size)?;
     fs::inotify::notify_path(file.path(), sys::IN_MODIFY);
@@ -131,6 +134,11 @@ pub(super) fn allocate(task: &Task, file: &File, mode: u32, offset: i64, len: i6
     check_fallocate_mode(mode)?;
     if !file.flags().is_writable() {
         return Err(Errno::EBADF);
+    }
+    let attributes = file.inode().permissions().attributes;
+    attributes.refuse(FileAttributes::IMMUTABLE)?;
+    if mode & !sys::FALLOC_FL_KEEP_SIZE != 0 {
+        attributes.refuse(FileAttributes::APPEND)?;
     }
     match file.inode().kind() {
         FileType::Regular if i64::try_from(offset.saturating_add(len)).is_err() => {

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
+use fs::attributes::FileAttributes;
 use fs::lease::{self, LeaseKind};
 use fs::lock::{self, LockKind, LockOwner, LockRange, OnConflict};
 use fs::pipe::PipeEnd;
@@ -216,6 +217,10 @@ fn set_lease(task: &Task, file: &Arc<File>, fd: Fd, kind: i16) -> SysResult {
 /// Sets the status flags of an open file, `O_APPEND` for example (`F_SETFL`).
 fn set_status_flags(task: &Task, file: &Arc<File>, fd: Fd, mut flags: OpenFlags) -> SysResult {
     let before = file.flags();
+    if (flags ^ before).contains(OpenFlags::APPEND) {
+        let attributes = file.inode().permissions().attributes;
+        attributes.refuse(FileAttributes::APPEND)?;
+    }
     if (flags - before).contains(OpenFlags::NOATIME) && !task.fs_cred().owns(&file.metadata()) {
         return Err(Errno::EPERM);
     }

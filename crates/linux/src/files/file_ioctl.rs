@@ -1,6 +1,7 @@
 //! Requests of `ioctl(2)` that are about files of a file system, whatever is in them.
 
 use abi::errno::Errno;
+use fs::attributes::{self, FileAttributes};
 use fs::ioctl::IoctlRequest;
 use fs::{File, FileType, OpenFlags};
 use linux_raw_sys::general as sys;
@@ -18,6 +19,9 @@ const FICLONERANGE: u32 = 0x4020_940d;
 const FIDEDUPERANGE: u32 = 0xc018_9436;
 const FIFREEZE: u32 = 0xc004_5877;
 const FITHAW: u32 = 0xc004_5878;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const FS_IOC_FIEMAP: u32 = 0xc020_660b;
 const FS_IOC_RESVSP: u32 = 0x4030_5828;
 const FS_IOC_UNRESVSP: u32 = 0x4030_5829;
@@ -65,6 +69,18 @@ pub(super) fn call(task: &Task, file: &File, request: &IoctlRequest<'_>) -> SysR
             }
             return Err(Errno::EINVAL);
         }
+        ioctl::FS_IOC_GETFLAGS => request.write(&file.inode().attributes()?.bits())?,
+        FS_IOC_SETFLAGS => {
+            attributes::set(file.path(), request.read()?, &task.fs_cred())?;
+        }
+        FS_IOC_FSGETXATTR => {
+            let bits = file.inode().attributes()?.bits();
+            request.write(&ExtendedFlags::of_attributes(bits))?;
+        }
+        FS_IOC_FSSETXATTR => {
+            let bits = request.read::<ExtendedFlags>()?.attributes()?;
+            attributes::set(file.path(), bits, &task.fs_cred())?;
+        }
         // Whoever may would have to find a file system that can be frozen.
         FIFREEZE | FITHAW if !request.caller.privileged() => return Err(Errno::EPERM),
         FIFREEZE => return Err(Errno::EOPNOTSUPP),
@@ -88,6 +104,62 @@ pub(super) fn call(task: &Task, file: &File, request: &IoctlRequest<'_>) -> SysR
         _ => return Err(Errno::ENOTTY),
     }
     Ok(0)
+}
+
+/// `struct fsxattr`: attributes as XFS has them, and what no file system here has.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct ExtendedFlags {
+    flags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    copy_extent_size: u32,
+    padding: [u8; 8],
+}
+
+impl ExtendedFlags {
+    /// Bits (`FS_XFLAG_*`), and those of [`FileAttributes`].
+    const PAIRS: [(u32, FileAttributes); 4] = [
+        (0x08, FileAttributes::IMMUTABLE),
+        (0x10, FileAttributes::APPEND),
+        (0x40, FileAttributes::NOATIME),
+        (0x80, FileAttributes::NODUMP),
+    ];
+
+    fn of_attributes(bits: u32) -> Self {
+        let has = |attribute: FileAttributes| bits & attribute.bits() != 0;
+        let pairs = Self::PAIRS.into_iter();
+        Self {
+            flags: pairs
+                .filter(|&(_, attribute)| has(attribute))
+                .fold(0, |flags, (flag, _)| flags | flag),
+            extent_size: 0,
+            extents: 0,
+            project: 0,
+            copy_extent_size: 0,
+            padding: [0; 8],
+        }
+    }
+
+    /// The attributes that are meant.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for what no file system here has.
+    fn attributes(&self) -> Result<u32, Errno> {
+        let mut rest = self.flags;
+        let mut bits = 0;
+        for (flag, attribute) in Self::PAIRS {
+            if rest & flag != 0 {
+                bits |= attribute.bits();
+                rest &= !flag;
+            }
+        }
+        if rest != 0 || self.extent_size != 0 || self.project != 0 || self.copy_extent_size != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Ok(bits)
+    }
 }
 
 /// `struct file_clone_range`.

@@ -7,6 +7,7 @@
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
+use fs::attributes::FileAttributes;
 use fs::pipe::PipeEnd;
 use fs::{Blocking, File, FileType, OpenFlags, Whence};
 use uapi::fd::Fd;
@@ -444,6 +445,8 @@ pub fn sys_copy_file_range(
     if from.metadata().dev != to.metadata().dev {
         return Err(Errno::EXDEV);
     }
+    let attributes = to.inode().permissions().attributes;
+    attributes.refuse(FileAttributes::IMMUTABLE)?;
     if a.checked_add(len as u64).is_none() || b.checked_add(len as u64).is_none() {
         return Err(Errno::EOVERFLOW);
     }

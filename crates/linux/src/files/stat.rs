@@ -165,6 +165,11 @@ pub fn sys_statx(
     mask: u32,
     to: UserPtr<Statx>,
 ) -> SysResult {
+    /// Attributes of `chattr(1)` that are shown: the bits are the same.
+    const SHOWN: u32 = sys::STATX_ATTR_IMMUTABLE | sys::STATX_ATTR_APPEND | sys::STATX_ATTR_NODUMP;
+    /// Attributes that every file is known to have or not.
+    const ALWAYS_KNOWN: u32 =
+        sys::STATX_ATTR_MOUNT_ROOT | sys::STATX_ATTR_AUTOMOUNT | sys::STATX_ATTR_DAX;
     const SYNC: u32 = sys::AT_STATX_FORCE_SYNC | sys::AT_STATX_DONT_SYNC;
     if flags & !(AT_STAT_FLAGS | SYNC) != 0
         || flags & SYNC == SYNC
@@ -174,16 +179,19 @@ pub fn sys_statx(
     }
     let path = lookup_at(task, dirfd, name, flags)?;
     let m = path.metadata();
-    let is_mount_root = path.is_mount_root();
+    let mount_root = if path.is_mount_root() {
+        sys::STATX_ATTR_MOUNT_ROOT
+    } else {
+        0
+    };
+    let born = m.btime.map_or(0, |_| sys::STATX_BTIME);
+    let of_file = m.attributes.bits();
+    let can_have = path.inode().attributes().map_or(0, |_| SHOWN);
     let (dev, rdev) = (fs::DeviceId::decode(m.dev), fs::DeviceId::decode(m.rdev));
     to.write(&Statx {
-        mask: sys::STATX_BASIC_STATS | sys::STATX_MNT_ID | mask & sys::STATX_BTIME,
+        mask: sys::STATX_BASIC_STATS | sys::STATX_MNT_ID | mask & born,
         blksize: m.blksize,
-        attributes: if is_mount_root {
-            sys::STATX_ATTR_MOUNT_ROOT.into()
-        } else {
-            0
-        },
+        attributes: (of_file & SHOWN | mount_root).into(),
         nlink: m.nlink,
         uid: m.uid,
         gid: m.gid,
@@ -192,9 +200,9 @@ pub fn sys_statx(
         ino: m.ino,
         size: m.size,
         blocks: m.blocks,
-        attributes_mask: sys::STATX_ATTR_MOUNT_ROOT.into(),
+        attributes_mask: (can_have | ALWAYS_KNOWN).into(),
         atime: m.atime.into(),
-        btime: m.btime.into(),
+        btime: m.btime.unwrap_or_default().into(),
         ctime: m.ctime.into(),
         mtime: m.mtime.into(),
         rdev_major: rdev.major,

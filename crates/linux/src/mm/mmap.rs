@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use abi::errno::Errno;
+use fs::attributes::FileAttributes;
 use fs::{File, FileType};
 use linux_raw_sys::general as sys;
 use uapi::fd::Fd;
@@ -37,6 +38,12 @@ fn file_object(file: &File, shared: bool, prot: Prot) -> Result<Arc<Object>, Err
     let (readable, writable) = (file.flags().is_readable(), file.flags().is_writable());
     if !readable || (shared && prot.contains(Prot::WRITE) && !writable) {
         return Err(Errno::EACCES);
+    }
+    // Who may write now could ask for it later.
+    if shared && writable {
+        let attributes = file.inode().permissions().attributes;
+        let refused = attributes.refuse(FileAttributes::APPEND);
+        refused.map_err(|_| Errno::EACCES)?;
     }
     if file.inode().kind() == FileType::Directory {
         return Err(Errno::ENODEV);
