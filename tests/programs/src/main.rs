@@ -18,6 +18,7 @@ mod core_dumps;
 mod corks;
 mod credentials;
 mod datagrams;
+mod disconnects;
 mod errnos;
 mod error_queue;
 mod event_fds;
@@ -180,6 +181,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         raw_sockets::CHECKS,
         inet::CHECKS,
         datagrams::CHECKS,
+        disconnects::CHECKS,
         tokio_server::CHECKS,
         event_fds::CHECKS,
         errnos::CHECKS,

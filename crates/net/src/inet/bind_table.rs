@@ -28,6 +28,14 @@ pub(super) struct BindAddress {
 }
 
 impl BindAddress {
+    /// The one address of a socket that is connected.
+    pub(super) fn connected(ip: IpAddr) -> Self {
+        Self {
+            ip,
+            dual_stack: false,
+        }
+    }
+
     pub(super) fn new(ip: IpAddr, only_v6: bool) -> Self {
         Self {
             ip,
@@ -205,8 +213,9 @@ impl<S: Bindable> BindTable<S> {
         })
     }
 
-    /// Narrows the address of a binding: a socket that was bound to any has been connected.
-    pub(super) fn set_address(&self, binding: &mut PortBinding<S>, ip: IpAddr) {
+    /// Changes the address of a binding: a socket that was bound to any has been connected, or has
+    /// no peer any more.
+    pub(super) fn set_address(&self, binding: &mut PortBinding<S>, address: BindAddress) {
         let mut ports = self.ports.lock();
         let entries = ports.get_mut(&binding.address.port());
         if let Some(entry) = entries.and_then(|entries| {
@@ -214,12 +223,9 @@ impl<S: Bindable> BindTable<S> {
                 .iter_mut()
                 .find(|e| e.socket.ptr_eq(&binding.socket))
         }) {
-            entry.address = BindAddress {
-                ip,
-                dual_stack: false,
-            };
+            entry.address = address;
         }
-        binding.address.set_ip(ip);
+        binding.address.set_ip(address.ip);
     }
 
     /// The sockets at a port that `score` says something of, of those with the highest score, in

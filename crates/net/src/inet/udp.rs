@@ -121,6 +121,8 @@ struct State {
     binding: Option<PortBinding<UdpSocket>>,
     /// The port was asked for, not chosen when sending.
     port_locked: bool,
+    /// The address that was asked for with it, if that is any.
+    any: Option<BindAddress>,
 }
 
 /// A UDP or UDP-Lite socket.
@@ -360,11 +362,10 @@ impl DatagramProtocol for UdpSocket {
         if state.binding.is_some() {
             return Err(Errno::EINVAL);
         }
-        state.binding = Some(self.bind_port(
-            BindAddress::new(meant.ip(), self.common.is_v6_only()),
-            meant.port(),
-        )?);
+        let address = BindAddress::new(meant.ip(), self.common.is_v6_only());
+        state.binding = Some(self.bind_port(address, meant.port())?);
         state.port_locked = meant.port() != 0;
+        state.any = address.ip.is_unspecified().then_some(address);
         Ok(())
     }
 
@@ -374,6 +375,10 @@ impl DatagramProtocol for UdpSocket {
             let binding = {
                 let mut state = self.state.lock();
                 if state.port_locked {
+                    let State { binding, any, .. } = &mut *state;
+                    if let (Some(binding), Some(any)) = (binding, *any) {
+                        self.bind_table().set_address(binding, any);
+                    }
                     None
                 } else {
                     state.binding.take()
@@ -389,7 +394,8 @@ impl DatagramProtocol for UdpSocket {
         if let Some(binding) = &mut self.state.lock().binding
             && binding.address.ip().is_unspecified()
         {
-            self.bind_table().set_address(binding, route.source);
+            self.bind_table()
+                .set_address(binding, BindAddress::connected(route.source));
         }
         *self.peer.lock() = Some(to);
         Ok(())

@@ -440,12 +440,14 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// it takes more.
     #[inline]
     pub(crate) fn send_fast(&self, data: &[u8]) -> Option<usize> {
-        if self.own.has_error() || self.own.is_shut_down(SEND_SHUTDOWN) {
-            return None;
-        }
         {
             let mut queue = self.peer.queue.lock();
             let queue = queue.as_mut();
+            // Looked at while the queue is held: who takes what is in it and resets the connection
+            // before that finds all there will be.
+            if self.own.has_error() || self.own.is_shut_down(SEND_SHUTDOWN) {
+                return None;
+            }
             let then = queue.charged_bytes + data.len();
             if queue.closed || self.send_limit < then || !queue.memory.covers(then) {
                 return None;

@@ -18,6 +18,8 @@ pub(crate) const RCV_SHUTDOWN: u8 = 1;
 pub(crate) const SEND_SHUTDOWN: u8 = 2;
 /// The peer has said that it sends nothing more.
 pub(crate) const FIN_RECEIVED: u8 = 4;
+/// The peer has ended the connection with a reset.
+pub(crate) const WAS_RESET: u8 = 8;
 
 /// The poll events that come true for a sender when there is room again.
 const WRITE_SPACE: Events = Events::WRITABLE.union(Events::WRBAND);
@@ -68,6 +70,11 @@ impl<Q> Endpoint<Q> {
         self.shutdown.fetch_or(what, Ordering::AcqRel);
         self.readable.notify();
         self.writable.notify();
+    }
+
+    /// Undoes [`Self::shutdown`]: the socket begins anew.
+    pub(crate) fn reopen(&self) {
+        self.shutdown.store(0, Ordering::Release);
     }
 
     /// The result for a receiver that found nothing in the queue, which it still holds: an error,

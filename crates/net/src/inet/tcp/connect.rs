@@ -66,7 +66,7 @@ impl Initiator for TcpSocket {
             let local = state.binding.as_ref().map(|binding| binding.address);
             match (state.connecting.take(), local) {
                 (Some(remote), Some(local)) => {
-                    self.set_connection(|| Connection {
+                    self.set_connection(Connection {
                         peer,
                         local,
                         remote,
@@ -122,7 +122,7 @@ impl TcpSocket {
             let mut state = self.state.lock();
             if state.backlog.is_some()
                 || state.connecting.is_some()
-                || self.connection.get().is_some()
+                || self.connection.load().is_some()
             {
                 return Err(Errno::EISCONN);
             }
@@ -133,7 +133,9 @@ impl TcpSocket {
                         return Err(Errno::ENETUNREACH);
                     }
                     if ip.is_unspecified() {
-                        self.tables().bind_table.set_address(binding, route.source);
+                        self.tables()
+                            .bind_table
+                            .set_address(binding, BindAddress::connected(route.source));
                     }
                     binding.address
                 }
@@ -169,13 +171,13 @@ impl TcpSocket {
             return None;
         }
         if !core::mem::take(&mut state.result_pending) {
-            return Some(Err(if self.connection.get().is_some() {
+            return Some(Err(if self.connection.load().is_some() {
                 Errno::EISCONN
             } else {
                 Errno::ECONNABORTED
             }));
         }
-        Some(match self.connection.get() {
+        Some(match self.connection.load() {
             Some(_) => Ok(()),
             None => Err(self.endpoint.take_error().unwrap_or(Errno::ECONNABORTED)),
         })
@@ -184,9 +186,7 @@ impl TcpSocket {
     /// Connects as `connect(2)` does.
     pub(super) fn connect_to(&self, address: &Address, wait: WaitPolicy) -> Result<()> {
         if *address == Address::Unspec {
-            if let Some(connection) = self.connection.get() {
-                self.abort(connection);
-            }
+            self.disconnect();
             return Ok(());
         }
         let (began, unreported, listens) = {
@@ -199,7 +199,7 @@ impl TcpSocket {
         };
         if !unreported {
             // Where it is to go is looked at only if it can go anywhere.
-            if listens || self.connection.get().is_some() {
+            if listens || self.connection.load().is_some() {
                 return Err(Errno::EISCONN);
             }
             let to = self.common.destination(address)?;

@@ -65,6 +65,15 @@ impl Cork {
         }
     }
 
+    /// Drops the bytes that are held back.
+    pub(super) fn clear(&self) {
+        if self.is_active() {
+            let mut bytes = self.bytes.lock();
+            bytes.clear();
+            self.update(&bytes);
+        }
+    }
+
     /// Notes, with the bytes locked, whether sending takes the long way from now on. Not before
     /// what was held back is sent: nothing may overtake it.
     fn update(&self, bytes: &[u8]) {
@@ -148,13 +157,13 @@ impl TcpSocket {
     /// Sends all that is held back.
     pub(super) fn push_held(&self) {
         if self.cork.is_active()
-            && let Some(connection) = self.connection.get()
+            && let Some(connection) = self.connection.load()
         {
             let mut bytes = self.cork.bytes.lock();
             if !bytes.is_empty() {
                 // There is room for it: it was accepted, and is not more than a segment. To a peer
                 // that is gone it is lost.
-                let _ = self.push(connection, &bytes, usize::MAX);
+                let _ = self.push(&connection, &bytes, usize::MAX);
             }
             bytes.clear();
             self.cork.update(&bytes);

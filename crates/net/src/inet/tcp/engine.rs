@@ -16,7 +16,7 @@ use task::Once;
 use super::{TcpEndpoint, new_endpoint, reset_by_peer};
 use crate::inet::stack::InetStack;
 use crate::socket::SocketOptions;
-use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN, WAS_RESET};
 
 /// The state of a connection (RFC 9293, section 3.3.2), with its number in Linux' `tcp_states.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,13 +66,24 @@ struct LoopbackEngine<'a> {
     peer: &'a TcpEndpoint,
 }
 
+impl LoopbackEngine<'_> {
+    /// Whether the other end has reset the connection: its socket may have another one since.
+    fn is_over(&self) -> bool {
+        self.own.is_shut_down(WAS_RESET)
+    }
+}
+
 impl TcpEngine for LoopbackEngine<'_> {
     fn shutdown(&self) {
-        self.peer.shutdown(RCV_SHUTDOWN | FIN_RECEIVED);
+        if !self.is_over() {
+            self.peer.shutdown(RCV_SHUTDOWN | FIN_RECEIVED);
+        }
     }
 
     fn abort(&self) {
-        reset_by_peer(self.peer);
+        if !self.is_over() {
+            reset_by_peer(self.peer);
+        }
     }
 
     fn state(&self) -> TcpState {

@@ -8,7 +8,7 @@ use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
 
-use super::{Connection, TcpSocket, reset_as_eof, reset_by_peer};
+use super::{TcpSocket, reset_as_eof, reset_by_peer};
 use crate::inet::bind_table::BindAddress;
 use crate::inet::inet_socket::Family;
 use crate::inet::option_table::{IPV6, TCP};
@@ -24,10 +24,8 @@ impl FileOps for TcpSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         let wait = self.endpoint.options.receive_wait(file.is_nonblocking());
         if self.endpoint.options.receive_low_water() <= 1
-            && self.connection.get().is_some()
-            && let Some(n) = self
-                .stream(self.wait_connected(wait)?)
-                .receive_fast(buf, wait)?
+            && let Some(connection) = self.connection.load()
+            && let Some(n) = self.stream(&connection).receive_fast(buf, wait)?
         {
             return Ok(n);
         }
@@ -36,13 +34,13 @@ impl FileOps for TcpSocket {
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        if let Some(connection) = self.connection.get()
+        if let Some(connection) = self.connection.load()
             && self.endpoint.options.tx_timestamp_flags(&[]) == 0
             && !self.has_taps()
             && !self.cork.is_active()
-            && let Some(n) = self.stream(connection).send_fast(buf)
+            && let Some(n) = self.stream(&connection).send_fast(buf)
         {
-            self.check_user_timeout(connection);
+            self.check_user_timeout(&connection);
             return Ok(n);
         }
         self.send(
@@ -73,7 +71,7 @@ impl FileOps for TcpSocket {
         } else {
             Events::empty()
         };
-        let Some(connection) = self.connection.get() else {
+        let Some(connection) = self.connection.load() else {
             if self.state.lock().connecting.is_some() {
                 return events;
             }
@@ -102,7 +100,7 @@ impl FileOps for TcpSocket {
         let room = {
             let mut queue = connection.peer.endpoint.queue.lock();
             let charged = queue.charged_bytes;
-            charged * 3 <= self.stream(connection).send_limit * 2
+            charged * 3 <= self.stream(&connection).send_limit * 2
                 && queue.memory.covers(charged + 1)
         };
         events.set(writable, room || shut(SEND_SHUTDOWN));
@@ -134,7 +132,7 @@ impl SocketOps for TcpSocket {
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
         let meant = self.common.check_bind_address(caller, address)?;
         let mut state = self.state.lock();
-        if state.binding.is_some() || self.connection.get().is_some() {
+        if state.binding.is_some() || self.connection.load().is_some() {
             return Err(Errno::EINVAL);
         }
         state.binding = Some(self.bind_port(
@@ -162,7 +160,7 @@ impl SocketOps for TcpSocket {
     }
 
     fn peer_address(&self) -> Result<Address> {
-        let connection = self.connection.get().ok_or(Errno::ENOTCONN)?;
+        let connection = self.connection.load().ok_or(Errno::ENOTCONN)?;
         if self.endpoint.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
             return Err(Errno::ENOTCONN);
         }
@@ -177,7 +175,7 @@ impl SocketOps for TcpSocket {
             return Ok(());
         }
         let halves = (u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN);
-        let Some(connection) = self.connection.get() else {
+        let Some(connection) = self.connection.load() else {
             // Linux does it, and says so all the same.
             if self.state.lock().connecting.is_none() {
                 self.endpoint.shutdown(halves);
@@ -189,7 +187,7 @@ impl SocketOps for TcpSocket {
         }
         if sending {
             self.push_held();
-            self.tap_fin(connection);
+            self.tap_fin(&connection);
         }
         self.endpoint.shutdown(halves);
         if sending {
@@ -201,7 +199,7 @@ impl SocketOps for TcpSocket {
     }
 
     fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
-        self.stream(self.wait_connected(wait)?)
+        self.stream(&*self.wait_connected(wait)?)
             .wait_for_send_space(wait)
     }
 
@@ -221,11 +219,11 @@ impl SocketOps for TcpSocket {
         })?;
         let len = message.data.len();
         let result = if self.cork.is_active() || flags.contains(MsgFlags::MORE) {
-            self.send_corked(connection, message, flags, wait)
+            self.send_corked(&connection, message, flags, wait)
         } else {
-            self.send_message(connection, message, flags, wait)
+            self.send_message(&connection, message, flags, wait)
         };
-        self.check_user_timeout(connection);
+        self.check_user_timeout(&connection);
         match result {
             Err(Errno::EPIPE) if !self.endpoint.is_shut_down(SEND_SHUTDOWN) => {
                 // The peer is gone. That is learnt from its answer to what is sent now.
@@ -254,7 +252,8 @@ impl SocketOps for TcpSocket {
         if self.is_shut_unconnected(flags) {
             return Ok((Vec::new(), ReceivedMessage::default()));
         }
-        let pair = self.stream(self.connection_for_receive(flags, wait)?);
+        let connection = self.connection_for_receive(flags, wait)?;
+        let pair = self.stream(&connection);
         let (data, mut got) = reset_as_eof(
             pair.receive_to_vec(limit, flags, Senders::Any, wait),
             (Vec::new(), ReceivedMessage::default()),
@@ -279,8 +278,8 @@ impl SocketOps for TcpSocket {
     }
 
     fn initial_timestamp_key(&self) -> Result<u32> {
-        let connection = self.connection.get().ok_or(Errno::EINVAL)?;
-        Ok(self.bytes_sent(connection) as u32)
+        let connection = self.connection.load().ok_or(Errno::EINVAL)?;
+        Ok(self.bytes_sent(&connection) as u32)
     }
 
     fn take_error(&self) -> Option<Errno> {
@@ -297,9 +296,10 @@ impl SocketOps for TcpSocket {
     }
 
     fn send_queue_bytes(&self) -> usize {
-        match self.connection.get() {
+        match self.connection.load() {
             // What fits into the receiver's buffer has been acknowledged.
-            Some(Connection { peer, .. }) => {
+            Some(connection) => {
+                let peer = &connection.peer;
                 let charged = peer.endpoint.queue.lock().charged_bytes;
                 charged.saturating_sub(peer.endpoint.options.receive_buffer()) + self.cork.held()
             }

@@ -100,7 +100,7 @@ impl TcpSocket {
         let endpoint = new_endpoint(&self.common.stack().core, options);
         let server = Self::with_endpoint(common, endpoint);
         server.set_user_timeout_ms(self.user_timeout_ms());
-        server.set_connection(|| Connection {
+        server.set_connection(Connection {
             peer: request.end().clone(),
             local: request.to,
             remote: request.from,
@@ -128,8 +128,8 @@ impl TcpSocket {
             .into_iter()
             .chain(deferred.iter().map(|deferred| deferred.server.clone()))
         {
-            if let Some(connection) = socket.connection.get() {
-                socket.abort(connection);
+            if let Some(connection) = socket.connection.load() {
+                socket.abort(&connection);
             }
             socket.close();
         }
@@ -146,7 +146,7 @@ impl TcpSocket {
     pub(super) fn start_listening(&self, backlog: usize) -> Result<()> {
         let limit = backlog.min(self.common.stack().core.sysctls.somaxconn.as_usize());
         let mut state = self.state.lock();
-        if state.connecting.is_some() || self.connection.get().is_some() {
+        if state.connecting.is_some() || self.connection.load().is_some() {
             return Err(Errno::EINVAL);
         }
         if let Some(backlog) = &mut state.backlog {

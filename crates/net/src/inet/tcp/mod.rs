@@ -22,7 +22,7 @@ use fs::Result;
 use fs::poll::Events;
 use linux_raw_sys::net;
 use listen::Backlog;
-use task::{Mutex, Once};
+use task::{Mutex, RcuArc};
 
 use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePolicy};
 use super::inet_socket::{Family, InetSocket};
@@ -30,7 +30,7 @@ use super::option_table::{TCP, TCP_INQ};
 use super::stack::InetStack;
 use crate::socket::byte_stream::{ByteStream, ConnectedStream, Senders};
 use crate::socket::core_stack::CoreStack;
-use crate::socket::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN, WAS_RESET};
 use crate::socket::memory::{BufferMemory, Transport};
 use crate::socket::socket_list::SocketList;
 use crate::{
@@ -44,10 +44,18 @@ const INITIAL_SEND_BUFFER: usize = 87_040;
 /// The receiving side of one end of a connection.
 pub(super) type TcpEndpoint = endpoint::Endpoint<ByteStream>;
 
-/// An endpoint whose buffer counts as TCP's.
+/// An empty buffer that counts as TCP's.
+fn new_buffer(stack: &Arc<CoreStack>) -> ByteStream {
+    ByteStream {
+        memory: BufferMemory::new(stack.clone(), Transport::Tcp),
+        ..ByteStream::default()
+    }
+}
+
+/// An endpoint with such a buffer.
 fn new_endpoint(stack: &Arc<CoreStack>, options: SocketOptions) -> Arc<TcpEndpoint> {
     let endpoint = TcpEndpoint::new(Arc::new(options));
-    endpoint.queue.lock().memory = BufferMemory::new(stack.clone(), Transport::Tcp);
+    *endpoint.queue.lock() = new_buffer(stack);
     Arc::new(endpoint)
 }
 
@@ -107,7 +115,7 @@ pub struct TcpSocket {
     _counted: census::Tcp,
     pub(super) common: InetSocket,
     pub(super) endpoint: Arc<TcpEndpoint>,
-    connection: Once<Connection>,
+    connection: RcuArc<Connection>,
     state: Mutex<State>,
     /// Equal to `state.backlog.is_some()`, for those who must not lock.
     listening: AtomicBool,
@@ -143,7 +151,7 @@ impl TcpSocket {
             _counted: census::Tcp::default(),
             common,
             endpoint,
-            connection: Once::new(),
+            connection: RcuArc::empty(),
             state: Mutex::default(),
             listening: AtomicBool::new(false),
             user_timeout_ms: AtomicU32::new(0),
@@ -196,15 +204,15 @@ impl TcpSocket {
             .map(|backlog| (backlog.accept_queue.len(), backlog.limit))
     }
 
-    /// Sets the connection, unless there is one already.
-    fn set_connection(&self, connection: impl FnOnce() -> Connection) {
+    /// Sets the connection of a socket that has none.
+    fn set_connection(&self, connection: Connection) {
         self.endpoint.options.grow_send_buffer(INITIAL_SEND_BUFFER);
-        self.connection.call_once(connection);
+        self.connection.swap(Some(Arc::new(connection)));
     }
 
     /// The socket's own address and the peer's.
     pub(super) fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
-        if let Some(connection) = self.connection.get() {
+        if let Some(connection) = self.connection.load() {
             return (connection.local, Some(connection.remote));
         }
         let state = self.state.lock();
@@ -224,7 +232,7 @@ impl TcpSocket {
         if self.in_listen_state() {
             return TcpState::Listen;
         }
-        match self.connection.get() {
+        match self.connection.load() {
             Some(connection) => connection
                 .peer
                 .with_engine(&self.endpoint, |engine| engine.state()),
@@ -242,27 +250,28 @@ impl TcpSocket {
     ///
     /// # Errors
     /// As [`WaitPolicy::wait_on`]; `ENOTCONN`, or why there is none.
-    fn wait_connected(&self, wait: WaitPolicy) -> Result<&Connection> {
-        if self.connection.get().is_none() {
-            wait.wait_on(&self.endpoint.writable, || {
-                self.state.lock().connecting.is_none().then_some(Ok(()))
-            })?;
+    fn wait_connected(&self, wait: WaitPolicy) -> Result<Arc<Connection>> {
+        if let Some(connection) = self.connection.load() {
+            return Ok(connection);
         }
+        wait.wait_on(&self.endpoint.writable, || {
+            self.state.lock().connecting.is_none().then_some(Ok(()))
+        })?;
         self.connection
-            .get()
+            .load()
             .ok_or_else(|| self.endpoint.take_error().unwrap_or(Errno::ENOTCONN))
     }
 
     /// Whether nothing will ever be received, since that was ended before there was a connection.
     fn is_shut_unconnected(&self, flags: MsgFlags) -> bool {
-        self.connection.get().is_none()
+        self.connection.load().is_none()
             && self.endpoint.is_shut_down(RCV_SHUTDOWN)
             && !self.in_listen_state()
             && !flags.contains(MsgFlags::OOB)
     }
 
     /// The connection of a call that receives. Where there is none there is no urgent byte, either.
-    fn connection_for_receive(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<&Connection> {
+    fn connection_for_receive(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Arc<Connection>> {
         let urgent = flags.contains(MsgFlags::OOB) && !self.in_listen_state();
         let wait = WaitPolicy {
             nonblocking: wait.nonblocking || urgent,
@@ -340,7 +349,7 @@ impl TcpSocket {
         }
         let connection = self.connection_for_receive(flags, wait)?;
         let mut got = reset_as_eof(
-            self.stream(connection)
+            self.stream(&connection)
                 .receive(buf, flags, Senders::Any, wait),
             ReceivedMessage::default(),
         )?;
@@ -369,6 +378,50 @@ impl TcpSocket {
             .shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
     }
 
+    /// Ends listening, or the connection with a reset, and makes the socket one that can be bound
+    /// and connected anew (`connect(2)` to `AF_UNSPEC`). An attempt to connect goes on.
+    fn disconnect(&self) {
+        self.stop_listening();
+        let (old, place) = {
+            let mut state = self.state.lock();
+            if state.connecting.is_some() {
+                return;
+            }
+            state.result_pending = false;
+            (
+                self.connection.swap(None),
+                self.release_connect_state(&mut state),
+            )
+        };
+        drop(place);
+        let mut is_reset = false;
+        if let Some(connection) = &old {
+            is_reset = connection.peer.with_engine(&self.endpoint, |engine| {
+                let open = engine.state() != TcpState::Close;
+                if open {
+                    engine.abort();
+                }
+                open
+            });
+            if is_reset {
+                self.tap_reset(connection);
+            }
+            // Who is about to send to it finds that out.
+            connection.peer.endpoint.queue.lock().closed = true;
+        }
+        self.cork.clear();
+        // The peer sends no more: what it had under way is in the queue.
+        let empty = new_buffer(&self.common.stack().core);
+        let unread = core::mem::replace(&mut *self.endpoint.queue.lock(), empty);
+        drop(unread);
+        self.endpoint.reopen();
+        if is_reset {
+            self.endpoint.set_error(Errno::ECONNRESET);
+        }
+        self.endpoint.readable.notify();
+        self.endpoint.writable.notify();
+    }
+
     /// Ends the socket: nobody will use it again.
     fn close(&self) {
         self.tables().sockets.remove(self.common.id);
@@ -390,7 +443,7 @@ impl TcpSocket {
             );
             !old.bytes.is_empty()
         };
-        let Some(connection) = self.connection.get() else {
+        let Some(connection) = self.connection.load() else {
             return;
         };
         let aborts = Linger {
@@ -398,10 +451,10 @@ impl TcpSocket {
             seconds: 0,
         };
         if unread || self.endpoint.options.linger() == aborts {
-            self.abort(connection);
+            self.abort(&connection);
         } else {
             self.push_held();
-            self.tap_fin(connection);
+            self.tap_fin(&connection);
             self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
             connection
                 .peer
@@ -420,7 +473,7 @@ fn reset_by_peer(endpoint: &TcpEndpoint) {
             Errno::ECONNRESET
         });
     }
-    endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
+    endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED | WAS_RESET);
 }
 
 /// A reset that came after the end of the stream is none for who receives.

@@ -26,17 +26,17 @@ impl TimerCallback for UserTimeoutTimer {
             return;
         };
         socket.user_timer_armed.store(false, Ordering::Release);
-        let Some(connection) = socket.connection.get() else {
+        let Some(connection) = socket.connection.load() else {
             return;
         };
-        match socket.stalled_read_offset(connection) {
+        match socket.stalled_read_offset(&connection) {
             Some(taken) if taken == self.last_read_offset && socket.user_timeout_ms() != 0 => {
-                socket.abort(connection);
+                socket.abort(&connection);
                 socket.endpoint.set_error(Errno::ETIMEDOUT);
                 socket.endpoint.readable.notify();
                 socket.endpoint.writable.notify();
             }
-            _ => socket.check_user_timeout(connection),
+            _ => socket.check_user_timeout(&connection),
         }
     }
 }
@@ -50,8 +50,8 @@ impl TcpSocket {
     /// Sets the milliseconds that what is sent may wait for the peer; 0: for ever.
     pub(in crate::inet) fn set_user_timeout_ms(&self, milliseconds: u32) {
         self.user_timeout_ms.store(milliseconds, Ordering::Relaxed);
-        if let Some(connection) = self.connection.get() {
-            self.check_user_timeout(connection);
+        if let Some(connection) = self.connection.load() {
+            self.check_user_timeout(&connection);
         }
     }
 

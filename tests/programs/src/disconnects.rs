@@ -1,0 +1,167 @@
+//! Sockets whose connection is dissolved (`connect(2)` to `AF_UNSPEC`), and that are used again.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use anyhow::{Result, ensure};
+
+use crate::Check;
+use crate::calls::{Fd, call, fails, is, pair};
+use crate::inet_sockets::{LOCAL, socket, with_v4};
+
+pub const CHECKS: &[(&str, Check)] = &[
+    ("inet-disconnected-and-used-again", used_again),
+    ("inet-datagrams-dissolved", dissolved),
+];
+
+/// A connection that is dissolved (`connect(2)` to `AF_UNSPEC`) ends with a reset, and its socket,
+/// whether it began the connection, accepted it or listened, serves for another one.
+fn used_again() -> Result<()> {
+    let dissolve = |socket: i32| call!(SYS_connect, socket, [0u16; 8].as_ptr(), 16);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let to = listener.local_addr()?;
+    let first = TcpStream::connect(to)?;
+    let (mut accepted, _) = listener.accept()?;
+    accepted.write_all(b"never read")?;
+    is(dissolve(first.as_raw_fd()), 0, "dissolving the connection")?;
+    let error = |stream: &TcpStream| -> Result<Option<i32>> {
+        Ok(stream.take_error()?.and_then(|error| error.raw_os_error()))
+    };
+    ensure!(error(&first)? == Some(libc::ECONNRESET), "its error");
+    ensure!(
+        first
+            .peer_addr()
+            .is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)),
+        "it has a peer"
+    );
+    let mut buf = [0; 16];
+    ensure!(
+        accepted
+            .read(&mut buf)
+            .is_err_and(|e| e.raw_os_error() == Some(libc::ECONNRESET)),
+        "the other end knows nothing of the reset"
+    );
+    // What was under way belongs to the old connection.
+    let SocketAddr::V4(v4) = to else {
+        anyhow::bail!("{to}");
+    };
+    with_v4(&first, *v4.ip(), v4.port(), libc::connect)?;
+    let (mut again, _) = listener.accept()?;
+    again.write_all(b"two")?;
+    let mut first = first;
+    let n = first.read(&mut buf)?;
+    ensure!(
+        &buf[..n] == b"two",
+        "the new connection brings {:?}",
+        &buf[..n]
+    );
+    // The old peer's end concerns nobody any more.
+    drop(accepted);
+    first.write_all(b"back")?;
+    let n = again.read(&mut buf)?;
+    ensure!(&buf[..n] == b"back", "and takes {:?}", &buf[..n]);
+    // The socket that was accepted becomes a listener.
+    is(
+        dissolve(again.as_raw_fd()),
+        0,
+        "dissolving the accepted one",
+    )?;
+    ensure!(error(&again)? == Some(libc::ECONNRESET), "its error");
+    ensure!(
+        first
+            .read(&mut buf)
+            .is_err_and(|e| e.raw_os_error() == Some(libc::ECONNRESET)),
+        "the one that connected knows nothing of it"
+    );
+    with_v4(&again, Ipv4Addr::LOCALHOST, 0, libc::bind)?;
+    is(call!(SYS_listen, again.as_raw_fd(), 3), 0, "listen")?;
+    let port = again.local_addr()?.port();
+    let mut third = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    let taken = call!(SYS_accept4, again.as_raw_fd(), 0, 0, libc::SOCK_CLOEXEC);
+    let taken = Fd::new(taken, "accept4")?;
+    third.write_all(b"yes")?;
+    is(
+        call!(SYS_read, taken.0, buf.as_mut_ptr(), 16),
+        3,
+        "what came",
+    )?;
+    // And a listener is none any more; what it accepted goes on.
+    is(dissolve(again.as_raw_fd()), 0, "dissolving a listener")?;
+    fails(
+        call!(SYS_accept4, again.as_raw_fd(), 0, 0, libc::SOCK_NONBLOCK),
+        libc::EINVAL,
+        "accepting",
+    )?;
+    ensure!(
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+            .is_err_and(|e| e.raw_os_error() == Some(libc::ECONNREFUSED)),
+        "it still listens"
+    );
+    third.write_all(b"more")?;
+    is(
+        call!(SYS_read, taken.0, buf.as_mut_ptr(), 16),
+        4,
+        "what came later",
+    )?;
+    // One that has no connection has none afterwards.
+    is(dissolve(again.as_raw_fd()), 0, "dissolving nothing")?;
+    ensure!(error(&again)?.is_none(), "an error of nothing");
+    Ok(())
+}
+
+/// A socket that has no peer any more (`connect(2)` to `AF_UNSPEC`) hears everybody again, at the
+/// address and port that it was bound to.
+fn dissolved() -> Result<()> {
+    let dissolve = |fd: i32| {
+        is(
+            call!(SYS_connect, fd, [0_u16; 8].as_ptr(), 16),
+            0,
+            "connect",
+        )
+    };
+    let peer = UdpSocket::bind((LOCAL, 0))?;
+    // A port that is asked for stays; another check may take the one that was found.
+    let (all, free) = loop {
+        let free = UdpSocket::bind((LOCAL, 0))?.local_addr()?.port();
+        match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, free)) {
+            Ok(bound) => break (bound, free),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    for _ in 0..2 {
+        all.connect(peer.local_addr()?)?;
+        ensure!(
+            all.local_addr()? == SocketAddr::from((LOCAL, free)),
+            "connected"
+        );
+        dissolve(all.as_raw_fd())?;
+        ensure!(
+            all.local_addr()? == SocketAddr::from((Ipv4Addr::UNSPECIFIED, free)),
+            "dissolved: {}",
+            all.local_addr()?
+        );
+        let gone = all.send(b"to whom").err().and_then(|e| e.raw_os_error());
+        ensure!(gone == Some(libc::EDESTADDRREQ), "{gone:?}");
+        let other = UdpSocket::bind((LOCAL, 0))?;
+        other.send_to(b"hear me", (LOCAL, free))?;
+        let mut buf = [0; 16];
+        ensure!(all.recv_from(&mut buf)? == (7, other.local_addr()?));
+    }
+    // One that got its port by connecting gives it back.
+    let fd = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
+    with_v4(&fd, LOCAL, peer.local_addr()?.port(), libc::connect)?;
+    dissolve(fd.as_raw_fd())?;
+    ensure!(UdpSocket::from(fd).local_addr()? == SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    // Names of files do it as well.
+    let [a, b] = pair(libc::SOCK_DGRAM)?;
+    dissolve(a.0)?;
+    fails(
+        call!(SYS_write, a.0, c"x".as_ptr(), 1),
+        libc::ENOTCONN,
+        "without a peer",
+    )?;
+    drop(b);
+    Ok(())
+}
