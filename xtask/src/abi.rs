@@ -132,7 +132,7 @@ fn text(calls: &BTreeMap<u32, Call>) -> String {
     let mut text = String::from(
         "# The system calls of x86-64 Linux\n\nMade from `crates/linux/src/entry/syscall_table.rs` by `cargo xtask pages`; `cargo xtask check` says when it is out of date. \
          *Full* is what the manual\nof Linux 6.1 says of a kernel configured without the namespaces of process numbers, networks, users, control groups and time, block\n\
-         devices, protection keys, eBPF, SCTP, MPTCP, VSOCK, AF_ALG and more of netlink than routes, devices, taskstats and lists of sockets; such a kernel, too, tells\n\
+         devices, access control lists, handling of failing memory, protection keys, eBPF, SCTP, MPTCP, VSOCK, AF_ALG and more of netlink than routes, devices, taskstats and lists of sockets; such a kernel, too, tells\n\
          who asks for them (`EINVAL`, `EAFNOSUPPORT`, …). *Partial* says what is missing; a *harmless stub* says why programs do not notice;\n\
          `ENOSYS` is what the others return, once noted in the log by name. The functions are in `crates/linux/src`.\n\n| state | calls |\n|---|---:|\n",
     );

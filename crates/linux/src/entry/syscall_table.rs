@@ -52,7 +52,7 @@ calls! {
     6 lstat(Str, Ptr) = [stat::sys_lstat];
     7 poll(Ptr, Num, Int) = [poll::sys_poll];
     8 lseek(Fd, Int, Num) = [read_write::sys_lseek];
-    9 mmap(Ptr, Num, Hex, Hex, Fd, Hex) = [mmap::sys_mmap];
+    9 mmap(Ptr, Num, Hex, Hex, Fd, Hex) = [mmap::sys_mmap]; // partial: nothing is mapped below mmap_min_addr, for no capability
     10 mprotect(Ptr, Num, Hex) = [mmap::sys_mprotect];
     11 munmap(Ptr, Num) = [mmap::sys_munmap];
     12 brk(Ptr) = [mmap::sys_brk];
@@ -318,7 +318,7 @@ calls! {
     310 process_vm_readv(Int, Ptr, Num, Ptr, Num, Hex) = [process_vm::sys_process_vm_readv];
     311 process_vm_writev(Int, Ptr, Num, Ptr, Num, Hex) = [process_vm::sys_process_vm_writev];
     312 kcmp(Int, Int, Num, Num, Num) = [process_vm::sys_kcmp];
-    314 sched_setattr(Int, Ptr, Hex) = [sched::sys_sched_setattr];
+    314 sched_setattr(Int, Ptr, Hex) = [sched::sys_sched_setattr]; // partial: no SCHED_DEADLINE
     315 sched_getattr(Int, Ptr, Num, Hex) = [sched::sys_sched_getattr];
     316 renameat2(Fd, Str, Fd, Str, Hex) = [namei::sys_renameat2];
     317 seccomp(Num, Hex, Ptr) = [seccomp::sys_seccomp];
