@@ -164,7 +164,14 @@ impl<S: Bindable> BindTable<S> {
             address,
             socket: socket.clone(),
         };
-        fallible::push(ports.entry(port).or_default(), entry)?;
+        let entries = ports.entry(port).or_default();
+        if let Err(error) = fallible::push(entries, entry) {
+            // Else the port would be nobody's, and never free again.
+            if entries.is_empty() {
+                ports.remove(&port);
+            }
+            return Err(error);
+        }
         Ok(PortBinding {
             table: self.clone(),
             socket,
@@ -367,6 +374,18 @@ mod tests {
             bound.clear();
             prop_assert!(table.ports.lock().is_empty());
         }
+    }
+
+    #[test]
+    fn a_bind_that_is_refused_memory_keeps_no_port() {
+        let table = BindTable::<Fake>::new(CoreStack::for_tests());
+        let socket = Arc::new(Fake(ALONE));
+        let address = BindAddress::new(Ipv4Addr::LOCALHOST.into(), false);
+        fallible::inject::set(1).unwrap();
+        let refused = table.bind(&socket, address, 80);
+        fallible::inject::clear();
+        assert_eq!(refused.err(), Some(Errno::ENOMEM));
+        assert!(table.ports.lock().is_empty());
     }
 
     #[test]
