@@ -3,8 +3,9 @@
 //! `/proc/PID/fail-nth`).
 //!
 //! Who can refuse memory asks [`fails`] first: the functions of this crate, and the guard for
-//! pages, page tables, kernel stacks and large objects of the heap. Small objects are never
-//! refused, so they are not counted.
+//! pages, page tables, kernel stacks, large objects of the heap, and at the kernel's high mark.
+//! Small objects are never refused by themselves, so they are not counted: many of them are what a
+//! call makes after it has asked at the mark.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

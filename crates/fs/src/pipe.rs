@@ -72,7 +72,7 @@ impl State {
     /// Makes sure that so many bytes can be put in beside those whose room is kept.
     fn grow(&mut self, bytes: usize) -> Result<()> {
         let more = self.reserved + bytes;
-        if !vm::has_kernel_room() && self.data.capacity() - self.data.len() < more {
+        if self.data.capacity() - self.data.len() < more && !vm::has_kernel_room() {
             return Err(Errno::ENOMEM);
         }
         let reserved = self.data.try_reserve(more);

@@ -98,6 +98,12 @@ pub(crate) fn quiescent_state_in_interrupt() {
     }
 }
 
+/// Frees all memory that waits for the end of a grace period: sleeps until it is over. In threads
+/// only.
+pub fn drain() {
+    DOMAIN.drain();
+}
+
 /// Number of grace periods that are over.
 pub fn grace_periods() -> u64 {
     DOMAIN.periods()

@@ -117,10 +117,27 @@ impl<C: Cpus, G> Domain<C, G> {
     /// Sleeps until every CPU has passed a quiescent state since the call. Needs no memory.
     #[cold]
     fn synchronize(&self) {
-        // Unlinked before the counters are read.
-        fence(Ordering::SeqCst);
         // One caller sleeps at a time.
         let _waiting = self.waiting.lock();
+        self.pass_all();
+    }
+
+    /// Frees all that was retired before the call: sleeps until nobody can look at it any more.
+    /// Needs no memory. Thread context only, outside of sections.
+    pub fn drain(&self) {
+        let mut waiting = self.waiting.lock();
+        let garbage = (mem::take(&mut waiting.now), mem::take(&mut waiting.next));
+        self.pass_all();
+        self.periods.fetch_add(1, Ordering::Relaxed);
+        drop(waiting);
+        // Not under the lock: dropping may take long.
+        drop(garbage);
+    }
+
+    /// Sleeps until every CPU has passed a quiescent state. The caller holds the lock.
+    fn pass_all(&self) {
+        // Unlinked before the counters are read.
+        fence(Ordering::SeqCst);
         for cpu in 0..self.cpus.count() {
             let mark = self.cpus.quiescent_states(cpu);
             let over = || self.has_passed(cpu, mark);
@@ -341,6 +358,25 @@ mod tests {
         cpus.pass(0);
         cpus.pass(1);
         assert_eq!((retire(1), domain.periods()), (BATCH + LIMIT, 2));
+    }
+
+    #[test]
+    fn a_drain_frees_all_that_waits_when_every_cpu_has_passed() {
+        let (cpus, freed) = (Told::default(), AtomicUsize::new(0));
+        let domain = Domain::new(&cpus);
+        // One batch waits for its grace period, the rest for one to begin.
+        (0..BATCH + 3).for_each(|_| domain.retire(Garbage(&freed)));
+        cpus.idle[1].store(true, Ordering::SeqCst);
+        domain.drain();
+        assert_eq!(freed.load(Ordering::SeqCst), BATCH + 3);
+        assert_eq!(
+            cpus.slept.load(Ordering::SeqCst),
+            1,
+            "once for the CPU that is not idle"
+        );
+        // What is retired from then on waits as ever.
+        (0..BATCH).for_each(|_| domain.retire(Garbage(&freed)));
+        assert_eq!(freed.load(Ordering::SeqCst), BATCH + 3);
     }
 
     #[test]

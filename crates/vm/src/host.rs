@@ -57,10 +57,10 @@ pub fn has_room(_bytes: usize) -> bool {
     true
 }
 
-/// Double of `guard::mem::has_kernel_room`.
+/// Double of `guard::mem::has_kernel_room`: there is room, but where it is refused on purpose.
 #[must_use]
 pub fn has_kernel_room() -> bool {
-    true
+    !fallible::inject::fails()
 }
 
 /// Double of `guard::paging::Perm`.

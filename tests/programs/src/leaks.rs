@@ -1,6 +1,7 @@
 //! Leaks: a deed is done many times, and the machine has as much of everything as before
 //! (`/proc/skerry/objects`). On a system without that file it is only done.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::ptr;
@@ -131,6 +132,15 @@ impl Objects {
         text.lines().map(parse).collect::<Result<_>>().map(Self)
     }
 
+    /// Small objects, by size, of which there are more than `before`: one at least.
+    pub fn more_small_ones(&self, before: &Self) -> BTreeSet<String> {
+        let pairs = before.0.iter().zip(&self.0);
+        pairs
+            .filter(|((name, before), (_, now))| name.starts_with("heap_") && now > before)
+            .map(|((name, _), _)| name.clone())
+            .collect()
+    }
+
     /// Classes that have grown since `before` by more than the tolerance.
     fn grown(&self, before: &Self) -> Vec<String> {
         let grown = |((name, before), (_, now)): (&(String, u64), &(String, u64))| {
@@ -167,7 +177,7 @@ fn leaves_nothing(deeds: &[Deed]) -> Result<()> {
 
 /// A place of a table of futexes keeps the room it once had, and where a process's words are is
 /// luck: each place gets its room now.
-fn fill_tables() {
+pub fn fill_tables() {
     let words = [0u32; 4096];
     let soon = libc::timespec {
         tv_sec: 0,

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::Descriptor;
 use abi::layout::PAGE_SIZE;
+use fallible::inject;
 
 use super::{alloc, grant, percpu, refcount, shortage, total_frames};
 
@@ -56,11 +57,12 @@ pub(super) fn look(free: u64) -> bool {
 }
 
 /// Whether the kernel may take memory for one object more of the calling thread: it has not passed
-/// its mark, or the thread may have it do so.
+/// its mark, or the thread may have it do so. A request for memory, which can be refused on
+/// purpose.
 #[inline]
 #[must_use]
 pub fn has_kernel_room() -> bool {
-    !IS_ABOVE.load(Ordering::Relaxed) || find_kernel_room()
+    (!IS_ABOVE.load(Ordering::Relaxed) || find_kernel_room()) && !inject::fails()
 }
 
 #[cold]
