@@ -268,15 +268,17 @@ impl Inotify {
                 return;
             }
             // With a place for what says that events are lost.
-            if state.queue.len() >= self.max_events || state.queue.try_reserve(2).is_err() {
+            if state.queue.len() >= self.max_events
+                || !vm::has_kernel_room()
+                || state.queue.try_reserve(2).is_err()
+            {
                 let overflow = Event {
                     wd: -1,
                     mask: sys::IN_Q_OVERFLOW,
                     cookie: 0,
                     name: Box::default(),
                 };
-                let has_place = state.queue.len() < state.queue.capacity();
-                if state.queue.back() == Some(&overflow) || !has_place {
+                if state.queue.back() == Some(&overflow) || state.queue.try_reserve(1).is_err() {
                     return;
                 }
                 state.queue.push_back(overflow);

@@ -139,6 +139,37 @@ fn a_full_queue_says_so_once() {
 }
 
 #[test]
+fn an_event_that_is_refused_memory_is_lost_and_that_is_said() {
+    let context = tree();
+    let group = inotify(OpenFlags::NONBLOCK);
+    watch(&group, &lookup(&context, "/"), IN_DELETE).unwrap();
+    for name in ["/a", "/b", "/c"] {
+        open(&context, name, OpenFlags::RDWR | OpenFlags::CREAT);
+    }
+    let unlink = |name: &str| {
+        let cred = Cred::root();
+        let walk = context.lookup_context(&cred);
+        ops::remove(&walk, name.as_bytes(), ops::Removal::Unlink).unwrap();
+    };
+    for name in ["/a", "/b"] {
+        fallible::inject::set(1).unwrap();
+        unlink(name);
+        assert_eq!(fallible::inject::left(), 0, "the event asks");
+        fallible::inject::clear();
+    }
+    unlink("/c");
+    let said: Vec<_> = events(&group)
+        .into_iter()
+        .map(|(_, mask, _, name)| (mask, name))
+        .collect();
+    assert_eq!(
+        said,
+        [(IN_Q_OVERFLOW, String::new()), (IN_DELETE, "c".into())],
+        "once for both"
+    );
+}
+
+#[test]
 fn an_unmounted_file_system_ends_its_marks() {
     let context = tree();
     let cred = Cred::root();

@@ -653,6 +653,29 @@ mod streams {
         assert_eq!(bytes(&client), Ok(vec![]));
     }
 
+    /// Each request of a connection for memory is refused, the listener's among them.
+    #[test]
+    fn a_connection_that_is_refused_memory_is_not_made() {
+        let (server, to) = listener(1);
+        let client = tcp();
+        let mut refusals = Vec::new();
+        loop {
+            fallible::inject::set(refusals.len() as u32 + 1).unwrap();
+            let connected = connect(&client, &to);
+            let was_refused = fallible::inject::left() == 0;
+            fallible::inject::clear();
+            if !was_refused {
+                assert_eq!(connected, Ok(()));
+                break;
+            }
+            let waits = protocol(&server).accept(NOW);
+            assert_eq!(waits.err(), Some(Errno::EAGAIN), "after {refusals:?}");
+            refusals.push(connected);
+        }
+        assert!(refusals.contains(&Err(Errno::ECONNREFUSED)), "{refusals:?}");
+        protocol(&server).accept(NOW).unwrap();
+    }
+
     #[test]
     fn who_does_not_listen_refuses() {
         let (file, address) = bound(tcp(), "127.0.0.1");

@@ -5,10 +5,11 @@ mod common;
 use std::sync::{Arc, Weak};
 
 use abi::errno::Errno;
-use common::{NOW, PATIENT, protocol, stack};
+use common::{NOW, PATIENT, call, protocol, stack};
 use fs::poll::Events;
 use fs::{File, OpenFlags};
-use net::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketType};
+use linux_raw_sys::net::AF_UNIX;
+use net::{Address, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketType, UnixName};
 use proptest::prelude::*;
 
 fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
@@ -62,6 +63,28 @@ fn sockets_only_reachable_from_each_other_are_freed() {
         collect();
         assert!(all.iter().all(|f| f.strong_count() == 0), "{kind:?}");
     }
+}
+
+#[test]
+fn a_connection_that_is_refused_memory_is_not_made() {
+    let stream = || stack().socket(AF_UNIX, SocketType::Stream, 0).unwrap();
+    let (server, client) = (
+        stream().into_file(OpenFlags::empty()),
+        stream().into_file(OpenFlags::empty()),
+    );
+    let address = Address::Unix(UnixName::Abstract(b"refused"[..].into()));
+    call(|caller| protocol(&server).bind(caller, &address)).unwrap();
+    protocol(&server).listen(1).unwrap();
+    let connect = || call(|caller| protocol(&client).connect(caller, &address, NOW));
+    fallible::inject::set(1).unwrap();
+    let refused = connect();
+    fallible::inject::clear();
+    assert_eq!(
+        (refused, protocol(&server).accept(NOW).err()),
+        (Err(Errno::ENOMEM), Some(Errno::EAGAIN))
+    );
+    connect().unwrap();
+    protocol(&server).accept(NOW).unwrap();
 }
 
 #[test]

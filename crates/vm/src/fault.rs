@@ -553,6 +553,26 @@ mod tests {
     }
 
     #[test]
+    fn a_split_is_refused_memory_unless_it_gives_some_back() {
+        let space = space();
+        map(&space, 5, VmaFlags::empty(), None);
+        let refused = |act: &dyn Fn() -> Result<(), Errno>| {
+            fallible::inject::set(1).unwrap();
+            let result = act();
+            fallible::inject::clear();
+            result
+        };
+        let protect = |page: usize, pages: usize| {
+            space.mprotect(AT + page * PAGE_SIZE, pages * PAGE_SIZE, Prot::READ)
+        };
+        assert_eq!(refused(&|| protect(1, 1)), Err(Errno::ENOMEM));
+        space.write(AT + PAGE_SIZE, b"x").unwrap();
+        let unmap = || space.munmap(AT + 3 * PAGE_SIZE, PAGE_SIZE);
+        assert_eq!(refused(&unmap), Ok(()));
+        assert_eq!(refused(&|| protect(4, 1)), Ok(()), "nothing is split");
+    }
+
+    #[test]
     fn protection_is_changed_up_to_a_hole() {
         let space = space();
         map(&space, 3, VmaFlags::empty(), None);

@@ -573,7 +573,7 @@ impl AddressSpace {
         }
         let mut state = self.write_state(&range);
         state.check_seals(&range)?;
-        state.vmas.check_split(&range)?;
+        state.vmas.check_hole(&range)?;
         self.unmap_range(state, range, |_| ());
         Ok(())
     }

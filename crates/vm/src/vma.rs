@@ -11,7 +11,7 @@ use linux_raw_sys::general as sys;
 use crate::object::Object;
 use crate::small_vec::SmallVec;
 use crate::vma_tree::{TreeCursor, VmaTree};
-use crate::{PAGE_SIZE, USER_END, max_map_count};
+use crate::{PAGE_SIZE, USER_END, has_kernel_room, max_map_count};
 
 bitflags::bitflags! {
     /// Accesses that a program may make to its memory (`PROT_*`).
@@ -254,9 +254,23 @@ impl VmaMap {
     /// Whether a range may be changed, which splits the areas at its ends.
     ///
     /// # Errors
-    /// `ENOMEM` if there would be more than [`max_map_count`], or memory is short.
+    /// `ENOMEM` if there would be more than [`max_map_count`], memory is short, or the kernel may
+    /// take no memory for one area more.
     #[inline]
     pub(crate) fn check_split(&mut self, range: &Range<usize>) -> Result<(), Errno> {
+        if !has_kernel_room() && self.splits(range) > 0 {
+            return Err(Errno::ENOMEM);
+        }
+        self.check_hole(range)
+    }
+
+    /// Whether a range may be unmapped, which splits the areas at its ends. Memory that is given
+    /// back is taken also where the kernel may take none for a split.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there would be more than [`max_map_count`], or memory is short.
+    #[inline]
+    pub(crate) fn check_hole(&mut self, range: &Range<usize>) -> Result<(), Errno> {
         // Nearly always there are few, and nobody has to look where the ends are.
         if self.len() + 2 > max_map_count() {
             let splits = self.splits(range);

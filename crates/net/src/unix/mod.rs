@@ -138,6 +138,9 @@ impl UnixSocket {
         if client.peer.get().is_some() {
             return Some(Err(Errno::EISCONN));
         }
+        if let Err(error) = fs::charge::check_memory() {
+            return Some(Err(error));
+        }
         let mut connected = false;
         let server = Self::new(self.stack(), self.socket_type);
         client.endpoint.set_credentials(caller_peer_credentials());

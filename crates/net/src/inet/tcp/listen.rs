@@ -57,7 +57,8 @@ pub(super) struct Backlog {
 }
 
 impl TcpSocket {
-    /// Takes a connection into the backlog, or lets it wait outside. Returns it if nobody listens.
+    /// Takes a connection into the backlog, or lets it wait outside. Returns it if nobody listens,
+    /// or there is no memory for it.
     pub(super) fn enqueue_connection(&self, request: ConnectRequest) -> Option<ConnectRequest> {
         let initiator = request.initiator()?;
         let server = {
@@ -66,7 +67,8 @@ impl TcpSocket {
                 return Some(request);
             };
             // However many connect, and wait outside.
-            if backlog.pending_requests.try_reserve(1).is_err()
+            if !vm::has_kernel_room()
+                || backlog.pending_requests.try_reserve(1).is_err()
                 || backlog.deferred.try_reserve(1).is_err()
             {
                 return Some(request);
