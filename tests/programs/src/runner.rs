@@ -6,13 +6,13 @@
 //! next one begins.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::io::{PipeReader, Read, Seek, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Mutex;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 use std::{io, mem, thread};
 
@@ -151,7 +151,7 @@ fn carry_out(job: &Job, limit: Duration) -> Result<(String, i32)> {
     let directory = PathBuf::from(format!("/tmp/work-{}", job.number));
     fs::create_dir_all(&directory)?;
     let mut output = unnamed(&directory)?;
-    let waiter = Waiter::new();
+    let waiter = Waiter::new()?;
     let mut child = Command::new(&job.program)
         .arg(&job.name)
         .current_dir(&directory)
@@ -187,21 +187,46 @@ fn unnamed(directory: &std::path::Path) -> Result<File> {
 
 /// A thread that waits for a process. It is made before the process: a check may count what there
 /// is in the machine, and one thread more, or a descriptor of the process, from some moment of the
-/// check on would be counted.
+/// check on would be counted. So would be a wait for a futex that begins after the check's first
+/// look: nobody waits for one while a check runs.
 struct Waiter {
     process: Sender<i32>,
-    ended: Receiver<()>,
+    /// At its end when the process is.
+    ended: PipeReader,
 }
 
 impl Waiter {
-    fn new() -> Self {
+    fn new() -> Result<Self> {
         let (process, given) = mpsc::channel();
-        let (end, ended) = mpsc::channel();
+        let (ended, end) = io::pipe()?;
         thread::spawn(move || {
             // Without a process there is nothing to wait for, and nobody who asks.
-            given.recv().map(over).is_ok_and(|()| end.send(()).is_ok())
+            let _ = given.recv().map(over);
+            drop(end);
         });
-        Self { process, ended }
+        Ok(Self { process, ended })
+    }
+
+    /// Waits until the process has ended, for so long at most; whether it has.
+    fn ends_within(&self, limit: Duration) -> Result<bool> {
+        let deadline = Instant::now() + limit;
+        let mut ended = libc::pollfd {
+            fd: self.ended.as_raw_fd(),
+            events: 0,
+            revents: 0,
+        };
+        loop {
+            // Up to a millisecond more, so that the last wait is not too short.
+            let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
+            // SAFETY: one structure, which lives as long as the call.
+            let ready = checked(unsafe { libc::poll(&mut ended, 1, left.try_into()?) });
+            match ready {
+                Ok(0) if Instant::now() < deadline => {}
+                Ok(ready) => return Ok(ready > 0),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }
 
@@ -227,7 +252,7 @@ fn over(pid: i32) {
 fn watch(child: &mut Child, waiter: Waiter, limit: Duration) -> Result<(String, i32)> {
     let pid = child.id() as i32;
     waiter.process.send(pid)?;
-    let in_time = waiter.ended.recv_timeout(limit).is_ok();
+    let in_time = waiter.ends_within(limit)?;
     let waits = if in_time {
         String::new()
     } else {
@@ -236,7 +261,7 @@ fn watch(child: &mut Child, waiter: Waiter, limit: Duration) -> Result<(String, 
     // Before it is waited for: until then no other group has its number.
     // SAFETY: numbers only.
     unsafe { libc::kill(-pid, libc::SIGKILL) };
-    if !in_time && waiter.ended.recv_timeout(DEATH).is_err() {
+    if !in_time && !waiter.ends_within(DEATH)? {
         return Ok((
             format!("{waits}\nkilled, it does not end:\n{}", group(pid)),
             OVERDUE,
