@@ -22,6 +22,7 @@ const EXCLUSIVE: &[(&str, &str)] = &[
     ("leaks-", "counts of all there is in the machine"),
     ("af-packet-", "whatever passes the loop"),
     ("raw-sockets-", "whatever passes the loop"),
+    ("meminfo-", "counts of the whole machine"),
     ("mounts-", "changes of the tree that all see"),
     ("namespaces-", "changes of the tree that all see"),
     ("mount-api-", "changes of the tree that all see"),

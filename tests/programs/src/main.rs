@@ -52,6 +52,7 @@ mod locks;
 mod loop_devices;
 mod lost_wakeups;
 mod mappings;
+mod meminfo;
 mod memory;
 mod mm_queries;
 mod mm_stress;
@@ -124,6 +125,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         overruns::CHECKS,
         precedence::CHECKS,
         corks::CHECKS,
+        meminfo::CHECKS,
         memory::CHECKS,
         mm_stress::CHECKS,
         tlb_coherence::CHECKS,

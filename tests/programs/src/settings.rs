@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::calls::{Fd, call, fails, is, pipe};
 use crate::credentials::{become_user, in_child};
 use crate::text_busy::Place;
-use crate::{Check, checked};
+use crate::{Check, checked, meminfo};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("settings-of-pipes", pipes),
@@ -551,16 +551,6 @@ fn descriptors() -> Result<()> {
     })
 }
 
-/// A line of `/proc/meminfo`, in bytes.
-fn meminfo(name: &str) -> Result<usize> {
-    let text = fs::read_to_string("/proc/meminfo")?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let number = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
-    Ok(number.with_context(|| format!("no {name}"))? << 10)
-}
-
 fn commitment() -> Result<()> {
     let (mode, ratio) = (
         Setting::new("vm/overcommit_memory")?,
@@ -568,7 +558,7 @@ fn commitment() -> Result<()> {
     );
     mode.refuses(&["3", "-1"])?;
     ratio.refuses(&["x"])?;
-    let all = meminfo("MemTotal")?;
+    let all = meminfo::row("MemTotal")?;
     let ask = |flags: i32| {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_ANONYMOUS | flags;
@@ -585,7 +575,7 @@ fn commitment() -> Result<()> {
     ];
     ratio.set("50")?;
     mode.set("2")?;
-    let (limit, committed) = (meminfo("CommitLimit")?, meminfo("Committed_AS")?);
+    let (limit, committed) = (meminfo::row("CommitLimit")?, meminfo::row("Committed_AS")?);
     ensure!(
         limit.abs_diff(all / 2) < all / 8 && committed < limit,
         "{committed} of {limit} bytes are promised, of {all}"
@@ -704,7 +694,7 @@ fn commitment_in_kbytes() -> Result<()> {
     let kbytes = Setting::new("vm/overcommit_kbytes")?;
     kbytes.refuses(&["-1", "x"])?;
     kbytes.set("1000000")?;
-    let limit = meminfo("CommitLimit")?;
+    let limit = meminfo::row("CommitLimit")?;
     ensure!(
         limit == 1_000_000 << 10 && ratio.get()? == "0",
         "the limit is {limit}, overcommit_ratio {}",
