@@ -10,7 +10,7 @@ use abi::layout::PAGE_SIZE;
 use crate::arch::apic;
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{FaultToken, cpu, irq, mem, role};
+use crate::{FaultToken, cpu, ipi, irq, mem, role};
 
 /// A way for a kernel to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Fault {
     Pending,
     /// Refuses from now on whatever is new in the descriptor's dynamic part.
     Refuse,
+    /// Rings the supervisor without a pause, for ever.
+    Ring,
 }
 
 impl Fault {
@@ -44,6 +46,7 @@ impl Fault {
             "overflow" => Self::Overflow,
             "pending" => Self::Pending,
             "refuse" => Self::Refuse,
+            "ring" => Self::Ring,
             _ => return None,
         })
     }
@@ -113,6 +116,9 @@ fn fail(fault: Fault) {
             panic!("on purpose, with interrupts waiting");
         }
         Fault::Refuse => REFUSES_EPOCHS.store(true, Ordering::Relaxed),
+        Fault::Ring => loop {
+            ipi::ring_peer();
+        },
     }
 }
 

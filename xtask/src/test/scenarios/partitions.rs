@@ -84,6 +84,10 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
                 "a flood of output leaves a busy program its share of the processor",
                 flooded,
             ),
+            (
+                "an instance that rings for ever is heard at most each 200 µs",
+                heard,
+            ),
         ],
     )?;
     let free =
@@ -160,9 +164,9 @@ fn fewer_switches(printed: &str, limit: u64) -> Result<String> {
     Ok(format!("{switches} switches"))
 }
 
-/// The real-time program had the processor but for a quarter of it, in which management was served:
-/// more than the twentieth that Linux's limit leaves. A host that is late takes time from whoever
-/// has the processor, so the program may have had less.
+/// The real-time program had the processor but for a quarter of it, more than the twentieth that
+/// Linux's limit leaves; so management was served, which the script waits for. A host that is late
+/// takes time from whoever has the processor, so the program may have had less.
 fn throttled(printed: &str) -> Result<String> {
     let (before, after) = (numbers(printed, "before")?, numbers(printed, "after")?);
     let [elapsed, used] = [0, 1].map(|i| after[i] - before[i]);
@@ -172,31 +176,32 @@ fn throttled(printed: &str) -> Result<String> {
         "the real-time program had {share}% of the processor"
     );
     let served = numbers(printed, "served")?[0];
-    ensure!(
-        served >= elapsed / 200,
-        "{served} in {elapsed} hundredths of a second"
-    );
     Ok(format!(
         "the real-time program had {share}%; {served} answers in {elapsed} hundredths of a second"
     ))
 }
 
-/// The busy program had its share beside the flood, and doorbells were served at most each 200 µs.
+/// Doorbells were masked for 200 µs after each.
+fn heard(printed: &str) -> Result<String> {
+    let (before, after) = (numbers(printed, "before")?, numbers(printed, "after")?);
+    let [elapsed, doorbells] = [0, 1].map(|i| after[i] - before[i]);
+    // The clock is read in hundredths.
+    let most = (elapsed + 1) * 50;
+    let said = format!("{doorbells} doorbells in {elapsed} hundredths of a second");
+    ensure!(doorbells <= most, "{said}");
+    Ok(said)
+}
+
+/// The busy program had its share beside the flood.
 fn flooded(printed: &str) -> Result<String> {
     let (before, after) = (numbers(printed, "before")?, numbers(printed, "after")?);
-    let [elapsed, used, doorbells] = [0, 1, 2].map(|i| after[i] - before[i]);
-    ensure!(
-        doorbells <= elapsed * 50 + 50,
-        "{doorbells} doorbells in {elapsed} hundredths of a second"
-    );
+    let [elapsed, used] = [0, 1].map(|i| after[i] - before[i]);
     let share = used * 100 / elapsed.max(1);
     ensure!(
         share >= 40,
         "the busy program had {share}% of the processor"
     );
-    Ok(format!(
-        "{doorbells} doorbells; the busy program had {share}%"
-    ))
+    Ok(format!("the busy program had {share}%"))
 }
 
 /// Every request had the result it should have, and nothing is left of any.
