@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 /// `"SKERRYPD"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SKERRYPD");
 /// Version of the layout below; both sides must agree exactly.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Most CPUs in one instance.
 pub const MAX_CPUS: usize = 256;
 /// Most memory ranges in one instance.
@@ -235,6 +235,8 @@ pub struct Descriptor {
     pub self_phys: u64,
     /// See [`Self::frame_limit`].
     pub limit_frames: u64,
+    /// See [`Self::cpu_limit`].
+    pub limit_cpus: u64,
     /// The CPUs.
     pub cpus: [CpuEntry; MAX_CPUS],
     /// The memory, ascending by frame number, without overlaps.
@@ -257,7 +259,7 @@ pub struct Descriptor {
 
 /// Fixed size of a descriptor: four pages.
 pub const SIZE: usize = 16 << 10;
-const HEAD: usize = 240;
+const HEAD: usize = 248;
 const TABLES: usize = MAX_CPUS * size_of::<CpuEntry>()
     + MAX_RANGES * size_of::<MemRange>()
     + MAX_RESERVED * size_of::<Reserved>()
@@ -450,6 +452,13 @@ impl Descriptor {
         self.ranges().last().map_or(0, end).max(self.limit_frames)
     }
 
+    /// The most CPUs that the instance may have while it runs: what it has, unless its creator has
+    /// set aside room for more.
+    #[must_use]
+    pub fn cpu_limit(&self) -> usize {
+        self.cpus().len().max(self.limit_cpus as usize)
+    }
+
     /// Physical address of a frame, if it belongs to the instance. For the guard.
     #[must_use]
     pub fn phys_of(&self, frame: u64) -> Option<u64> {
@@ -561,7 +570,7 @@ impl Descriptor {
             }
         }
         self.validate_ranges()?;
-        if self.limit_frames > MAX_FRAMES {
+        if self.limit_frames > MAX_FRAMES || self.limit_cpus > MAX_CPUS as u64 {
             return Err(Invalid::Limit);
         }
         for r in self.reserved() {

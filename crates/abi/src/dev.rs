@@ -62,8 +62,8 @@ calls! {
     /// Tells the terminal of an instance its size, rows in the upper and columns in the lower half
     /// of `value`; also before START, so that the program finds it.
     WINSIZE = 13, Target;
-    /// Gives a running instance more memory, and returns before it has answered: SETTLE waits for
-    /// that. If it fails, `reason` and what is free say more.
+    /// Gives a running instance more CPUs or memory, and returns before it has answered: SETTLE
+    /// waits for that. If it fails, `reason` and what is free say more.
     RESIZE = 14, Resize;
     /// Sleeps until an instance has answered a change; a signal interrupts it.
     SETTLE = 15, Settle;
@@ -181,9 +181,10 @@ pub const REASON_WINDOW: u32 = 5;
 /// Too few cores are free, of which one thread each is used.
 pub const REASON_CORES: u32 = 6;
 
-/// `reason` of a failed [`RESIZE`]: it has more already. Memory does not shrink yet.
+/// `reason` of a failed [`RESIZE`]: it has more already. Nothing shrinks yet.
 pub const REASON_SHRINK: u32 = 7;
-/// `reason` of a failed [`RESIZE`]: the instance was created for less; `most`.
+/// `reason` of a failed [`RESIZE`]: the instance was created for less; `most`,
+/// `most_cpus`.
 pub const REASON_LIMIT: u32 = 8;
 /// `reason` of a failed [`RESIZE`]: another change was not answered yet.
 pub const REASON_PENDING: u32 = 9;
@@ -469,17 +470,21 @@ pub struct Resize {
     pub flags: u32,
     /// Out: `REASON_*`.
     pub reason: u32,
-    /// Unused; zero.
-    pub reserved: u32,
-    /// Memory that it is to have, in bytes; rounded up to whole granules. Out: what it has before
-    /// the change.
+    /// Number of CPUs that it is to have; 0: as many as it has. Out: what it has before the change.
+    pub cpus: u32,
+    /// Memory that it is to have, in bytes; rounded up to whole granules; 0: as much as it has.
+    /// Out: what it has before the change.
     pub mem: u64,
-    /// Out: number of the change, for [`SETTLE`]; 0 if it had that much.
+    /// Out: number of the change, for [`SETTLE`]; 0 if it had all that.
     pub epoch: u64,
     /// Out: memory that is free.
     pub free_mem: u64,
     /// Out: the most memory that the instance may have.
     pub most: u64,
+    /// Out: CPUs that the instance could have more.
+    pub free_cpus: u32,
+    /// Out: the most CPUs that the instance may have.
+    pub most_cpus: u32,
 }
 
 /// `outcome` of [`SETTLE`]: the instance has adopted the change.
@@ -515,7 +520,7 @@ const _: () = {
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
     assert!(size_of::<Status>() == 304);
-    assert!(size_of::<Resize>() == 48 && size_of::<Settle>() == 32);
+    assert!(size_of::<Resize>() == 56 && size_of::<Settle>() == 32);
     assert!(size_of::<Events>() == 8 && size_of::<Event>() == 96);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);
 };

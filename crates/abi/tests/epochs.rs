@@ -1,15 +1,20 @@
-//! Random epochs of a descriptor's dynamic part beside a model that knows single granules only:
-//! what is nonsense is refused, and what is refused changes nothing.
+//! Random epochs of a descriptor's dynamic part beside a model that knows single granules and CPUs
+//! only: what is nonsense is refused, and what is refused changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abi::descriptor::MemRange;
+use abi::descriptor::{CpuEntry, MAX_CPUS, MemRange};
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE};
-use abi::live::{Answer, Entry, Holdings, MAX_ENTRIES, Refusal, Verdict, check, memory, range};
+use abi::live::{
+    Answer, Entry, Holdings, MAX_ENTRIES, Refusal, Totals, Verdict, check, cpu, memory, range,
+};
 use proptest::prelude::*;
 
 /// An instance with two ranges of first memory.
 struct Instance {
+    /// APIC ids of its CPUs.
+    cpus: Vec<u32>,
+    cpu_limit: usize,
     first: [MemRange; 2],
     limit: u64,
     /// Places of all its granules, by their numbers.
@@ -19,24 +24,35 @@ struct Instance {
 const FIRST: [u64; 5] = [100, 101, 102, 40, 41];
 
 impl Instance {
-    fn new(limit: u64) -> Self {
+    fn new(limit: u64, cpu_limit: usize) -> Self {
         let of = |number: u64, place: u64, count: u64| MemRange {
             first_frame: number * GRANULE_FRAMES,
             phys: place * GRANULE_SIZE as u64,
             count: count * GRANULE_FRAMES,
         };
         Self {
+            cpus: vec![10],
+            cpu_limit,
             first: [of(0, 100, 3), of(3, 40, 2)],
             limit: limit * GRANULE_FRAMES,
             granules: (0..).zip(FIRST).collect(),
         }
     }
 
-    /// All granules by an epoch, if that is one: whole granules with numbers in a row, each place
-    /// once, within the limit, and all that there was.
-    fn model(&self, entries: &[Entry]) -> Option<BTreeMap<u64, u64>> {
+    /// All CPUs and granules by an epoch, if that is one: CPUs and whole granules with numbers in a
+    /// row, each place once, within the limits, and all that there was.
+    fn model(&self, entries: &[Entry]) -> Option<(Vec<u32>, BTreeMap<u64, u64>)> {
         let mut granules: BTreeMap<u64, u64> = (0..).zip(FIRST).collect();
+        let (mut cpus, mut slots) = (Vec::new(), BTreeSet::new());
         for entry in entries {
+            if let [2, number, apic_id, slot] = *entry {
+                cpus.push(u32::try_from(apic_id).ok()?);
+                let is_new = slot < MAX_CPUS as u64 && slots.insert(slot);
+                if number != cpus.len() as u64 - 1 || !is_new {
+                    return None;
+                }
+                continue;
+            }
             if entry[0] != 1 {
                 return None;
             }
@@ -65,11 +81,15 @@ impl Instance {
             .granules
             .iter()
             .all(|(number, place)| granules.get(number) == Some(place));
-        (places.len() == granules.len()
+        let apic_ids: BTreeSet<_> = cpus.iter().collect();
+        (apic_ids.len() == cpus.len()
+            && cpus.len() <= self.cpu_limit
+            && cpus.starts_with(&self.cpus)
+            && places.len() == granules.len()
             && places.iter().all(|place| **place < 1 << 31)
             && granules.len() as u64 * GRANULE_FRAMES <= self.limit
             && kept)
-            .then_some(granules)
+            .then_some((cpus, granules))
     }
 }
 
@@ -87,6 +107,24 @@ impl Holdings for Instance {
         let place = self.granules.get(&(first_frame / GRANULE_FRAMES))?;
         Some(place * GRANULE_SIZE as u64)
     }
+    fn cpus(&self) -> usize {
+        self.cpus.len()
+    }
+    fn cpu_limit(&self) -> usize {
+        self.cpu_limit
+    }
+    fn apic_id(&self, number: usize) -> Option<u32> {
+        self.cpus.get(number).copied()
+    }
+}
+
+/// The entries for CPUs: each one's park slot is what its APIC id is.
+fn cpu_entries(cpus: &[u32]) -> Vec<Entry> {
+    let entry = |(number, &apic_id)| {
+        let slot = apic_id;
+        cpu(number, CpuEntry { apic_id, slot })
+    };
+    (0..).zip(cpus).map(entry).collect()
 }
 
 /// The entries for granules behind the first five, with runs merged or not.
@@ -113,6 +151,8 @@ fn entries(granules: &BTreeMap<u64, u64>, merge: bool) -> Vec<Entry> {
 enum Change {
     /// Adds `count` granules that lie at `place` and behind it.
     Grow { place: u64, count: u64, merge: bool },
+    /// Adds a CPU.
+    Cpu { apic_id: u32 },
     /// A word of an entry is another one.
     Word {
         entry: usize,
@@ -140,11 +180,12 @@ fn change() -> impl Strategy<Value = Change> {
         (0u64..64).prop_map(|n| n * GRANULE_SIZE as u64),
         (0u32..64).prop_map(|n| 1 << n),
     ];
-    let entry = (0u64..3, value.clone(), value.clone(), value.clone())
+    let entry = (0u64..4, value.clone(), value.clone(), value.clone())
         .prop_map(|(kind, a, b, c)| [kind, a, b, c]);
     prop_oneof![
         6 => (0u64..200, 1u64..5, any::<bool>())
             .prop_map(|(place, count, merge)| Change::Grow { place, count, merge }),
+        4 => (0u32..20).prop_map(|apic_id| Change::Cpu { apic_id }),
         1 => (0usize..8, 0usize..4, value)
             .prop_map(|(entry, word, value)| Change::Word { entry, word, value }),
         1 => (0usize..8, 0usize..4, 0u32..64)
@@ -158,7 +199,8 @@ fn change() -> impl Strategy<Value = Change> {
 
 /// The epoch that a change makes of what an instance has.
 fn changed(instance: &Instance, change: &Change) -> Vec<Entry> {
-    let mut epoch = entries(&instance.granules, true);
+    let mut epoch = cpu_entries(&instance.cpus);
+    epoch.extend(entries(&instance.granules, true));
     let at = |entry: usize, epoch: &[Entry]| entry % epoch.len().max(1);
     match change {
         Change::Grow {
@@ -169,7 +211,13 @@ fn changed(instance: &Instance, change: &Change) -> Vec<Entry> {
             let mut granules = instance.granules.clone();
             let next = granules.len() as u64;
             granules.extend((0..*count).map(|n| (next + n, place + n)));
-            epoch = entries(&granules, *merge);
+            epoch = cpu_entries(&instance.cpus);
+            epoch.extend(entries(&granules, *merge));
+        }
+        Change::Cpu { apic_id } => {
+            let cpus = [&instance.cpus[..], &[*apic_id]].concat();
+            epoch = cpu_entries(&cpus);
+            epoch.extend(entries(&instance.granules, true));
         }
         Change::Noise(noise) => epoch.clone_from(noise),
         _ if epoch.is_empty() => {}
@@ -205,17 +253,20 @@ proptest! {
     /// what the instance has is always what the last adopted one said.
     #[test]
     fn nonsense_is_refused_and_the_old_one_stays(
-        limit in 5u64..40,
+        (limit, cpu_limit) in (5u64..40, 1usize..6),
         changes in proptest::collection::vec(change(), 20),
     ) {
-        let mut instance = Instance::new(limit);
+        let mut instance = Instance::new(limit, cpu_limit);
         for change in &changes {
             let epoch = changed(&instance, change);
             let wanted = instance.model(&epoch);
-            let frames = wanted.as_ref().map(|all| all.len() as u64 * GRANULE_FRAMES);
-            prop_assert_eq!(check(&epoch, &instance).ok(), frames, "{:?}", epoch);
-            if let Some(granules) = wanted {
-                instance.granules = granules;
+            let totals = wanted.as_ref().map(|(cpus, granules)| Totals {
+                frames: granules.len() as u64 * GRANULE_FRAMES,
+                cpus: cpus.len(),
+            });
+            prop_assert_eq!(check(&epoch, &instance).ok(), totals, "{:?}", epoch);
+            if let Some((cpus, granules)) = wanted {
+                (instance.cpus, instance.granules) = (cpus, granules);
             }
         }
     }
@@ -223,7 +274,7 @@ proptest! {
     /// Any word is an answer that becomes the same word again, but for bits that mean nothing, or
     /// none.
     #[test]
-    fn words_are_answers_or_not(word: u64, code in 0u64..12) {
+    fn words_are_answers_or_not(word: u64, code in 0u64..13) {
         for word in [word, word & !0xff | code] {
             if let Some(answer) = Answer::from_word(word) {
                 prop_assert_eq!(Answer::from_word(answer.to_word()), Some(answer));
@@ -233,9 +284,12 @@ proptest! {
     }
 }
 
+/// An epoch, and the granules and CPUs that there are by it.
+type Case<'a> = (&'a [Entry], Result<(u64, usize), Refusal>);
+
 #[test]
 fn each_refusal_is_told_by_its_name() {
-    let instance = Instance::new(20);
+    let instance = Instance::new(20, 3);
     let new = |first: u64, place: u64, count: u64| {
         memory(MemRange {
             first_frame: first * GRANULE_FRAMES,
@@ -245,11 +299,15 @@ fn each_refusal_is_told_by_its_name() {
     };
     let good = new(5, 7, 2);
     let end = 1 << 31;
-    let table: [(&[Entry], Result<u64, Refusal>); 13] = [
-        (&[], Ok(5 * GRANULE_FRAMES)),
-        (&[good], Ok(7 * GRANULE_FRAMES)),
-        (&[good, new(7, 9, 13)], Ok(20 * GRANULE_FRAMES)),
-        (&[new(5, end - 1, 1)], Ok(6 * GRANULE_FRAMES)),
+    // The CPU that there is, and others.
+    let is = [2, 0, 10, 10];
+    let table: [Case<'_>; 24] = [
+        (&[is], Ok((5, 1))),
+        (&[is, good], Ok((7, 1))),
+        (&[good, is], Ok((7, 1))),
+        (&[is, good, new(7, 9, 13)], Ok((20, 1))),
+        (&[is, new(5, end - 1, 1)], Ok((6, 1))),
+        (&[is, [2, 1, 4, 0], good, [2, 2, 5, 255]], Ok((7, 3))),
         (&[good, new(7, 9, 14)], Err(Refusal::Limit(1))),
         (&[new(5, end - 1, 2)], Err(Refusal::Range(0))),
         (&[new(5, 7, 0)], Err(Refusal::Range(0))),
@@ -257,19 +315,35 @@ fn each_refusal_is_told_by_its_name() {
         (&[new(4, 7, 1)], Err(Refusal::Number(0))),
         (&[good, new(7, 8, 1)], Err(Refusal::Overlap(1))),
         (&[new(5, 41, 1)], Err(Refusal::Overlap(0))),
-        (&[[2, 0, 0, 0]], Err(Refusal::Kind(0))),
+        (&[[3, 0, 0, 0]], Err(Refusal::Kind(0))),
+        (&[[1 << 32 | 2, 0, 10, 10]], Err(Refusal::Kind(0))),
         (&[good; MAX_ENTRIES + 1], Err(Refusal::Count)),
+        (&[good], Err(Refusal::Missing)),
+        (&[[2, 0, 11, 10]], Err(Refusal::Missing)),
+        (&[is, [2, 2, 4, 4]], Err(Refusal::Number(1))),
+        (&[is, [2, 1, 10, 4]], Err(Refusal::Overlap(1))),
+        (&[is, [2, 1, 4, 10]], Err(Refusal::Overlap(1))),
+        (&[is, [2, 1, 1 << 32, 4]], Err(Refusal::Cpu(1))),
+        (&[is, [2, 1, 4, MAX_CPUS as u64]], Err(Refusal::Cpu(1))),
+        (
+            &[is, [2, 1, 1, 1], [2, 2, 2, 2], [2, 3, 3, 3]],
+            Err(Refusal::Limit(3)),
+        ),
     ];
     for (entries, wanted) in table {
+        let wanted = wanted.map(|(granules, cpus)| Totals {
+            frames: granules * GRANULE_FRAMES,
+            cpus,
+        });
         assert_eq!(check(entries, &instance), wanted);
     }
-    let mut grown = Instance::new(20);
+    let mut grown = Instance::new(20, 3);
     grown.granules.extend([(5, 7), (6, 8)]);
     for entries in [
-        &[][..],
-        &[new(5, 7, 1)],
-        &[new(5, 9, 2)],
-        &[new(5, 8, 1), new(6, 7, 1)],
+        &[is][..],
+        &[is, new(5, 7, 1)],
+        &[is, new(5, 9, 2)],
+        &[is, new(5, 8, 1), new(6, 7, 1)],
     ] {
         assert_eq!(check(entries, &grown), Err(Refusal::Missing));
     }
@@ -282,6 +356,7 @@ fn each_refusal_is_told_by_its_name() {
         Refusal::Overlap(MAX_ENTRIES - 1),
         Refusal::Missing,
         Refusal::NoMemory,
+        Refusal::Cpu(6),
     ] {
         let answer = Answer {
             epoch: 77,

@@ -1,20 +1,25 @@
 //! Calls of an instance about itself: its window, its boot blob, changes of what it has, its end.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use abi::Window;
 use abi::descriptor::MemRange;
 use abi::layout::{ANSWERS, LIVE, PAGE_SIZE};
-use abi::live::{self, Answer, Answers, Holdings, Live, MAX_ENTRIES, Refusal, Verdict};
+use abi::live::{
+    self, Answer, Answers, Holdings, KIND_CPU, KIND_MEMORY, Live, MAX_ENTRIES, Refusal, Totals,
+    Verdict,
+};
 use abi::window::State;
 use lfmutex::Mutex;
 use ring::epoch::{Copied, Table, WORDS};
 
 use crate::arch::{self, timer};
+use crate::cpu::{self, CpuId};
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{faults, heartbeat, ipi, mem, park, role};
+use crate::{cpu_table, faults, heartbeat, ipi, mem, park, role, smp};
 
 /// The window shared with the supervisor.
 ///
@@ -50,8 +55,8 @@ pub enum Epoch {
     Taken {
         /// Number of the epoch.
         epoch: u64,
-        /// Frames that the instance has by it.
-        frames: u64,
+        /// Possessions of the instance by it.
+        totals: Totals,
     },
     /// A new one, of which nothing was adopted.
     Refused {
@@ -81,11 +86,29 @@ impl Holdings for Own {
     fn granule(&self, first_frame: u64) -> Option<u64> {
         mem::added_granule(Frame(first_frame))
     }
+    fn cpus(&self) -> usize {
+        cpu::count()
+    }
+    fn cpu_limit(&self) -> usize {
+        cpu::limit()
+    }
+    fn apic_id(&self, number: usize) -> Option<u32> {
+        cpu_table::apic_id(number)
+    }
+}
+
+/// Callbacks of the kernel for changes of what its instance has.
+#[derive(Clone, Copy, Debug)]
+pub struct Adopters {
+    /// Makes what it needs for a CPU that is about to come; false if memory is short.
+    pub prepare_cpu: fn(CpuId) -> bool,
+    /// Takes in that there are more CPUs. They come at any time from now on.
+    pub cpus_added: fn(),
 }
 
 /// Looks at the dynamic part of the descriptor, adopts what is new or refuses it, and answers. In
 /// the supervisor, which has none, it is always the same.
-pub fn adopt_epoch() -> Epoch {
+pub fn adopt_epoch(adopters: &Adopters) -> Epoch {
     if role::is_supervisor() {
         return Epoch::Same;
     }
@@ -108,11 +131,11 @@ pub fn adopt_epoch() -> Epoch {
     *last = epoch;
     let result = match usize::try_from(count) {
         _ if copy.is_empty() || faults::refuses_epochs() => Err(Refusal::NoMemory),
-        Ok(count @ ..=MAX_ENTRIES) => adopt(&copy[..count]),
+        Ok(count @ ..=MAX_ENTRIES) => adopt(&copy[..count], adopters),
         _ => Err(Refusal::Count),
     };
     let (verdict, outcome) = match result {
-        Ok(frames) => (Verdict::Taken, Epoch::Taken { epoch, frames }),
+        Ok(totals) => (Verdict::Taken, Epoch::Taken { epoch, totals }),
         Err(refusal) => (Verdict::Refused(refusal), Epoch::Refused { epoch, refusal }),
     };
     let answer = Answer {
@@ -125,12 +148,30 @@ pub fn adopt_epoch() -> Epoch {
     outcome
 }
 
-/// Adopts a whole epoch; returns the frames that the instance has by it.
-fn adopt(entries: &[live::Entry]) -> Result<u64, Refusal> {
-    let frames = live::check(entries, &Own)?;
+/// Memory that must be free for each new CPU: several times what it needs, because what is made for
+/// it by the allocator of small objects is not made fallibly.
+const CPU_BYTES: usize = 512 << 10;
+
+/// Makes what the CPUs of these numbers need. What was made stays, for when they come after all.
+fn prepare_cpus(numbers: Range<usize>, adopters: &Adopters) -> Result<(), Refusal> {
+    for number in numbers {
+        let cpu = CpuId(number as u32);
+        let made = mem::has_room(CPU_BYTES) && smp::prepare_cpu(cpu) && (adopters.prepare_cpu)(cpu);
+        made.then_some(()).ok_or(Refusal::NoMemory)?;
+    }
+    Ok(())
+}
+
+/// Adopts a whole epoch; returns what the instance has by it.
+fn adopt(entries: &[live::Entry], adopters: &Adopters) -> Result<Totals, Refusal> {
+    let totals = live::check(entries, &Own)?;
+    // First of all, because only this can be left half done.
+    prepare_cpus(cpu::count()..totals.cpus, adopters)?;
     let has = mem::total_frames();
+    let of_kind = |kind| entries.iter().filter(move |entry| live::is_of(entry, kind));
     // Of each range the part that is new.
-    let new = entries.iter().map(live::range).filter_map(move |range| {
+    let ranges = of_kind(KIND_MEMORY).map(live::range);
+    let new = ranges.filter_map(move |range| {
         let known = has.saturating_sub(range.first_frame);
         (known < range.count).then(|| MemRange {
             first_frame: range.first_frame + known,
@@ -140,10 +181,16 @@ fn adopt(entries: &[live::Entry]) -> Result<u64, Refusal> {
     });
     // SAFETY: checked: whole granules that go on where the numbers end, within the limit, and no
     // memory that this instance has already. The supervisor has let go of them; the lock is held.
-    match unsafe { mem::grow(new) } {
-        Ok(()) => Ok(frames),
-        Err(_) => Err(Refusal::NoMemory),
+    if unsafe { mem::grow(new) }.is_err() {
+        return Err(Refusal::NoMemory);
     }
+    if totals.cpus > cpu::count() {
+        of_kind(KIND_CPU)
+            .skip(cpu::count())
+            .for_each(|entry| cpu_table::push(live::place(entry).apic_id));
+        (adopters.cpus_added)();
+    }
+    Ok(totals)
 }
 
 /// Notes the moment at which the first program begins, once, and tells the supervisor that the

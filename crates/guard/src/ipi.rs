@@ -4,11 +4,11 @@
 use crate::arch::apic;
 use crate::cpu::CpuId;
 use crate::irq::{RESCHEDULE_VECTOR, TLB_VECTOR};
-use crate::role;
+use crate::{cpu_table, role};
 
 fn send(cpu: CpuId, vector: u8) {
-    if let Some(entry) = role::descriptor().cpus().get(cpu.0 as usize) {
-        apic::send_ipi(entry.apic_id, vector);
+    if let Some(apic_id) = cpu_table::apic_id(cpu.0 as usize) {
+        apic::send_ipi(apic_id, vector);
     }
 }
 

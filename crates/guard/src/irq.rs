@@ -227,7 +227,7 @@ pub fn claim_isa(irq: u8, handler: fn()) -> Result<IsaIrq, Denied> {
         return Err(Denied);
     }
     ISA[usize::from(irq)].set(handler);
-    let target = role::descriptor().cpus()[cpu::current().0 as usize].apic_id;
+    let target = crate::cpu_table::apic_id(cpu::current().0 as usize).ok_or(Denied)?;
     if !ioapic::enable(line, ISA_VECTOR + irq, target) {
         CLAIMED.fetch_and(!bit, Ordering::AcqRel);
         return Err(Denied);

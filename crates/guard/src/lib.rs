@@ -12,6 +12,7 @@ extern crate alloc;
 pub mod arch;
 mod authority;
 pub mod boot;
+mod cpu_table;
 pub mod device;
 mod entry;
 pub mod faults;

@@ -7,6 +7,8 @@ use abi::layout::{DESCRIPTOR, WINDOW};
 use abi::{Descriptor, Window};
 use mitigations::Mode;
 
+use crate::cpu_table;
+
 /// Address of the descriptor: in the boot code's hands first, at its fixed address afterwards.
 static ADOPTED: AtomicPtr<Descriptor> = AtomicPtr::new(core::ptr::null_mut());
 /// The TSC when this kernel's first instruction in Rust ran.
@@ -26,6 +28,7 @@ pub(crate) fn adopt(descriptor: &'static Descriptor) {
         core::ptr::from_ref(descriptor).cast_mut(),
         Ordering::Release,
     );
+    cpu_table::init(descriptor);
 }
 
 /// Adopts the descriptor at its fixed address, which the tables in force map there, read-only.

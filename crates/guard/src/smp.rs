@@ -10,6 +10,7 @@ use ring::mailbox::{Order, Publisher};
 
 use crate::arch::{self, apic, timer};
 use crate::cpu::CpuId;
+use crate::mem::percpu;
 use crate::paging::kernel;
 use crate::stack::KernelStack;
 use crate::{faults, park, role};
@@ -68,15 +69,21 @@ extern "C" fn start(number: u32) -> ! {
 /// Makes ready what the further CPUs of this instance need when they enter: areas and stacks. False
 /// if memory is short.
 pub(crate) fn prepare() -> bool {
-    (1..role::descriptor().cpus().len()).all(|number| {
+    (1..role::descriptor().cpus().len()).all(|number| prepare_cpu(CpuId(number as u32)))
+}
+
+/// The same for one CPU; what it has already stays.
+pub(crate) fn prepare_cpu(cpu: CpuId) -> bool {
+    let place = &STACKS[cpu.0 as usize];
+    if place.load(Ordering::Acquire) == 0 {
         let Some(stack) = KernelStack::new() else {
             return false;
         };
-        STACKS[number].store(stack.top(), Ordering::Release);
+        place.store(stack.top(), Ordering::Release);
         // The CPU's own for ever: its idle thread runs there.
         core::mem::forget(stack);
-        arch::prepare_cpu(CpuId(number as u32))
-    })
+    }
+    percpu::add(cpu) && arch::prepare_cpu(cpu)
 }
 
 /// Supervisor: starts its own further CPUs, through the same mailbox as everybody's. Returns how

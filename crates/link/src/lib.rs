@@ -18,7 +18,7 @@ use abi::msg;
 use abi::window::Window;
 use fs::tty::{Tty, WinSize};
 use guard::BootToken;
-use guard::instance::{self, Epoch};
+use guard::instance::{self, Adopters, Epoch};
 use ring::MessageReader;
 pub use streams::{stderr, stdin, stdout};
 use task::{Event, NoMemory, Once};
@@ -31,6 +31,8 @@ pub struct ControlHandlers {
     pub signal: fn(u32),
     /// Ends all programs of the instance.
     pub shutdown: fn(),
+    /// Takes in that there are more CPUs, which the scheduler knows.
+    pub cpus_added: fn(),
 }
 
 static DOORBELL: Event = Event::new();
@@ -50,19 +52,28 @@ pub fn start(boot: &BootToken, hooks: ControlHandlers) -> Result<(), NoMemory> {
     let window = guard::instance::window();
     let mut messages = MessageReader::new(&window.control_in, &window.control_in_area);
     // It may have been rung before there was anybody to hear it.
-    follow_descriptor();
+    follow_descriptor(&hooks);
     handle_messages(&mut messages, &hooks);
     task::spawn("link", None, move || control_thread(&mut messages, &hooks)).map(drop)
 }
 
 /// Adopts what is new in the dynamic part of the descriptor, and tells of it.
-fn follow_descriptor() {
-    match instance::adopt_epoch() {
+fn follow_descriptor(hooks: &ControlHandlers) {
+    const ADOPTERS: Adopters = Adopters {
+        prepare_cpu: task::prepare_cpu,
+        cpus_added: task::cpus_added,
+    };
+    let cpus = task::cpu_count();
+    match instance::adopt_epoch(&ADOPTERS) {
         Epoch::Same => {}
         Epoch::Torn => log::warn!("the descriptor is being written, or was left so: kept the old"),
-        Epoch::Taken { epoch, frames } => {
-            let bytes = frames * PAGE_SIZE as u64;
-            log::info!("epoch {epoch}: {} MiB of memory", bytes >> 20);
+        Epoch::Taken { epoch, totals } => {
+            let bytes = totals.frames * PAGE_SIZE as u64;
+            let mib = bytes >> 20;
+            log::info!("epoch {epoch}: {} CPUs, {mib} MiB of memory", totals.cpus);
+            if totals.cpus > cpus {
+                (hooks.cpus_added)();
+            }
         }
         Epoch::Refused { epoch, refusal } => log::error!("epoch {epoch} is refused: {refusal}"),
     }
@@ -78,7 +89,7 @@ fn handle_messages(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
 /// Main function of the thread that the doorbell wakes: messages, streams, terminal.
 fn control_thread(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
     loop {
-        follow_descriptor();
+        follow_descriptor(hooks);
         handle_messages(messages, hooks);
         streams::notify_streams();
         terminal::receive_input();

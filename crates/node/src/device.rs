@@ -18,7 +18,7 @@ use guard::timer;
 use task::Deadline;
 
 use crate::events::EventReader;
-use crate::instance::{Extent, Instance, OnHang, Outcome, Refusal, ResizeError};
+use crate::instance::{Extent, Instance, OnHang, Outcome, Refusal, ResizeError, Wanted};
 use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
 
@@ -380,9 +380,15 @@ fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
         dev::RESIZE_DRY_RUN => Extent::DryRun,
         _ => return Err(Errno::EINVAL),
     };
-    let (resized, memory) = find(call.id)?.resize(call.mem, extent);
-    (call.mem, call.most) = (memory.has, memory.most);
+    let want = Wanted {
+        cpus: (call.cpus != 0).then_some(call.cpus),
+        memory: (call.mem != 0).then_some(call.mem),
+    };
+    let (resized, has) = find(call.id)?.resize(&want, extent);
+    (call.mem, call.most) = (has.memory, has.most_memory);
+    (call.cpus, call.most_cpus) = (has.cpus, has.most_cpus);
     call.free_mem = partition::resources().mem_free;
+    call.free_cpus = has.free_cpus;
     (call.epoch, call.reason) = (0, dev::REASON_NONE);
     let result = match resized {
         Ok(epoch) => {
@@ -402,6 +408,10 @@ fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
             GrowError::Memory { free } => {
                 (call.reason, call.free_mem) = (dev::REASON_MEMORY, free);
                 Errno::ENOMEM
+            }
+            GrowError::Cpus { free } => {
+                (call.reason, call.free_cpus) = (dev::REASON_CPUS, free);
+                Errno::ENOSPC
             }
             GrowError::Limit => {
                 call.reason = dev::REASON_LIMIT;

@@ -21,7 +21,7 @@ use fs::poll::PollQueue;
 use guard::machine_check::BadPage;
 use guard::mem::{Scrub, Scrubbing};
 use guard::partition::{
-    self, GrowError, HaltProgress, HaltReport, Health, LoadError, Partition, Staged, quarantine,
+    self, GrowError, HaltProgress, HaltReport, Health, LoadError, More, Partition, quarantine,
 };
 use guard::timer;
 use ring::{Consumer, LogReader, MessageWriter, Producer};
@@ -85,11 +85,11 @@ struct InstanceState {
 }
 
 impl InstanceState {
-    /// Memory that the instance lacks for `bytes` in all, in whole granules. It has `memory`.
+    /// Amounts that the instance lacks of what is wanted, memory in whole granules.
     ///
     /// # Errors
     /// Why it does not get that, however much is free.
-    fn missing(&self, memory: Memory, bytes: u64) -> core::result::Result<u64, ResizeError> {
+    fn missing(&self, has: &Possessions, want: &Wanted) -> core::result::Result<More, ResizeError> {
         let runs = self.status.state == dev::STATE_RUNNING && !self.reclaiming;
         if self.partition.is_none() || !runs {
             return Err(GrowError::Stopped.into());
@@ -97,19 +97,24 @@ impl InstanceState {
         if self.resizing.staging || self.resizing.pending.is_some() {
             return Err(GrowError::Pending.into());
         }
-        let whole = bytes.checked_next_multiple_of(GRANULE_SIZE as u64);
-        let missing = whole.unwrap_or(u64::MAX).checked_sub(memory.has);
-        let missing = missing.ok_or(ResizeError::Shrink)?;
-        if missing > memory.most - memory.has {
+        let whole = |bytes: u64| bytes.checked_next_multiple_of(GRANULE_SIZE as u64);
+        let memory = want.memory.map_or(Some(0), |bytes| {
+            whole(bytes).unwrap_or(u64::MAX).checked_sub(has.memory)
+        });
+        let cpus = want.cpus.map_or(Some(0), |cpus| cpus.checked_sub(has.cpus));
+        let (Some(memory), Some(cpus)) = (memory, cpus) else {
+            return Err(ResizeError::Shrink);
+        };
+        if memory > has.most_memory - has.memory || cpus > has.most_cpus - has.cpus {
             return Err(GrowError::Limit.into());
         }
-        Ok(missing)
+        Ok(More { memory, cpus })
     }
 }
 
 /// Changes of what an instance has.
 struct Resizing {
-    /// Memory is being taken for one, without the lock.
+    /// CPUs and memory are being taken for one, without the lock.
     staging: bool,
     /// The change that was not answered yet.
     pending: Option<u64>,
@@ -130,13 +135,36 @@ pub(crate) enum Outcome {
     Ended,
 }
 
-/// Memory of an instance, in bytes.
+/// CPUs and memory of an instance, at the moment and at most. Memory in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Memory {
-    /// Memory at the moment.
-    pub has: u64,
-    /// The most that there may be.
-    pub most: u64,
+pub(crate) struct Possessions {
+    pub cpus: u32,
+    pub most_cpus: u32,
+    /// CPUs that it could have more.
+    pub free_cpus: u32,
+    pub memory: u64,
+    pub most_memory: u64,
+}
+
+impl Possessions {
+    fn of(partition: &Partition) -> Self {
+        Self {
+            cpus: partition.cpu_count(),
+            most_cpus: partition.cpu_limit(),
+            free_cpus: partition.taker().free_cpus(),
+            memory: partition.memory_bytes(),
+            most_memory: partition.memory_limit(),
+        }
+    }
+}
+
+/// Amounts that an instance is to have in all; `None`: as many as it has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Number of CPUs.
+    pub cpus: Option<u32>,
+    /// Memory in bytes.
+    pub memory: Option<u64>,
 }
 
 /// How far a change is carried out.
@@ -314,36 +342,34 @@ impl Instance {
         Ok(())
     }
 
-    /// Gives the instance more memory: `bytes` in all. Returns the number of the change, which it
-    /// answers later, and the memory that it had; no number if it has that much.
+    /// Gives the instance more CPUs and memory, until it has what is wanted. Returns the number of
+    /// the change, which it answers later, and what it had; 0 if it has all that.
     ///
     /// # Errors
     /// Why not; nothing was changed.
     pub(crate) fn resize(
         &self,
-        bytes: u64,
+        want: &Wanted,
         extent: Extent,
-    ) -> (core::result::Result<u64, ResizeError>, Memory) {
+    ) -> (core::result::Result<u64, ResizeError>, Possessions) {
         let mut record = self.record.lock();
         let partition = record.partition.as_ref();
-        let memory = partition.map_or_else(Memory::default, |partition| Memory {
-            has: partition.memory_bytes(),
-            most: partition.memory_limit(),
-        });
-        let missing = match record.missing(memory, bytes) {
-            Ok(missing @ 1..) => missing,
-            nothing => return (nothing, memory),
+        let has = partition.map_or_else(Possessions::default, Possessions::of);
+        let missing = match record.missing(&has, want) {
+            Ok(More { memory: 0, cpus: 0 }) => return (Ok(0), has),
+            Ok(missing) => missing,
+            Err(error) => return (Err(error), has),
         };
         if extent == Extent::DryRun {
-            let free = partition::resources().mem_free / GRANULE_SIZE as u64 * GRANULE_SIZE as u64;
-            let fits = missing <= free;
-            let fits = fits.then_some(0).ok_or(GrowError::Memory { free });
-            return (fits.map_err(ResizeError::from), memory);
+            return (would_fit(missing, &has).map_err(ResizeError::from), has);
         }
+        let Some(taker) = record.partition.as_ref().map(Partition::taker) else {
+            return (Err(GrowError::Stopped.into()), has);
+        };
         record.resizing.staging = true;
         drop(record);
         // Cleaning takes a while, and the node thread must not wait for it.
-        let staged = Staged::take(missing);
+        let staged = taker.take(missing);
         let mut record = self.record.lock();
         record.resizing.staging = false;
         let grown = staged.and_then(|staged| {
@@ -353,7 +379,7 @@ impl Instance {
         if let Ok(epoch) = grown {
             (record.resizing.last, record.resizing.pending) = (epoch, Some(epoch));
         }
-        (grown.map_err(ResizeError::from), memory)
+        (grown.map_err(ResizeError::from), has)
     }
 
     /// Outcome of a change; `None` if it was not answered yet.
@@ -383,14 +409,17 @@ impl Instance {
         record.resizing.pending = None;
         match settled.refused {
             None => {
-                let bytes = record.partition.as_ref().map(Partition::memory_bytes);
-                record.status.mem = bytes.unwrap_or(record.status.mem);
+                if let Some(partition) = &record.partition {
+                    record.status.mem = partition.memory_bytes();
+                    record.status.cpus = partition.cpu_count();
+                }
                 self.tell(dev::EVENT_RESIZE, record.status.mem);
                 let mib = record.status.mem >> 20;
                 log::info!(
-                    "instance {} ({}) has {mib} MiB of memory, epoch {}",
+                    "instance {} ({}) has {} CPUs, {mib} MiB of memory, epoch {}",
                     self.id,
                     self.label,
+                    record.status.cpus,
                     settled.epoch
                 );
             }
@@ -404,11 +433,13 @@ impl Instance {
                     self.label,
                     settled.epoch
                 );
-                // If there is no thread for it, the memory is free all the same, and zeroed when it
-                // is given out.
-                let _ = task::spawn("reclaim", None, move || {
-                    scrub(memory, || false);
-                });
+                if let Some(memory) = memory {
+                    // If there is no thread for it, the memory is free all the same, and zeroed
+                    // when it is given out.
+                    let _ = task::spawn("reclaim", None, move || {
+                        scrub(memory, || false);
+                    });
+                }
             }
         }
         self.state_changed.notify();
@@ -831,6 +862,19 @@ impl Instance {
         self.close();
         Ok(())
     }
+}
+
+/// Whether so much more could be given at this moment to an instance that has `has`.
+fn would_fit(missing: More, has: &Possessions) -> core::result::Result<u64, GrowError> {
+    let free = partition::resources().mem_free / GRANULE_SIZE as u64 * GRANULE_SIZE as u64;
+    if missing.memory > free {
+        return Err(GrowError::Memory { free });
+    }
+    if missing.cpus > has.free_cpus {
+        let free = has.free_cpus;
+        return Err(GrowError::Cpus { free });
+    }
+    Ok(0)
 }
 
 /// Looks at what is in quarantine, and takes back what has come. Returns in how many nanoseconds it

@@ -105,7 +105,7 @@ pub fn run<R: Send + 'static>(
     task: impl Fn(usize) -> R + Send + Sync + 'static,
 ) -> Vec<R> {
     static POOL: Once<Pool> = Once::new();
-    POOL.call_once(|| Pool::new(task::topology(), preferred()))
+    POOL.call_once(|| Pool::new(&task::topology(), preferred()))
         .run(n, task)
 }
 

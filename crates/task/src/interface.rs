@@ -55,7 +55,8 @@ trait Platform {
     fn preemption_point();
     fn now_ns() -> u64;
     fn cpu_count() -> usize;
-    fn topology() -> &'static Topology;
+    fn cpu_limit() -> usize;
+    fn topology() -> Arc<Topology>;
     fn cpu_stats(cpu: CpuId) -> CpuStats;
     fn runnable() -> u32;
     fn rt_limits() -> RtLimits;
@@ -115,7 +116,10 @@ impl Platform for Body {
     fn cpu_count() -> usize {
         platform::cpu_count()
     }
-    fn topology() -> &'static Topology {
+    fn cpu_limit() -> usize {
+        platform::cpu_limit()
+    }
+    fn topology() -> Arc<Topology> {
         platform::topology()
     }
     fn cpu_stats(cpu: CpuId) -> CpuStats {

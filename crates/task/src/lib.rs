@@ -40,12 +40,13 @@ use kernel as platform;
 pub use platform::sync;
 pub use platform::{
     Condvar, CpuId, Mutex, MutexGuard, Once, PreemptGuard, Raised, RcuArc, ReadGuard, RwLock,
-    Thread, UserSpace, WriteGuard, change_rt_limits, cpu_count, current, now_ns, park, park_until,
-    preempt_disable, raise, rt_limits, sleep_until, spawn, spawn_scheduled, start_recording, stats,
-    topology, try_current, yield_now,
+    Thread, UserSpace, WriteGuard, change_rt_limits, cpu_count, cpu_limit, current, now_ns, park,
+    park_until, preempt_disable, raise, rt_limits, sleep_until, spawn, spawn_scheduled,
+    start_recording, stats, topology, try_current, yield_now,
 };
 #[cfg(target_os = "none")]
-pub use platform::{Site, init, lock_sites, run_cpu};
+pub use platform::{Site, cpus_added, init, lock_sites, prepare_cpu, run_cpu};
+pub use topology::Topology;
 pub use wait::{WaitError, WaitQueue};
 
 /// Error: no memory for another thread.

@@ -62,6 +62,7 @@ mod mqueue;
 mod msg_oob;
 mod namespaces;
 mod net_admin;
+mod new_cpus;
 mod open_files;
 mod other_processes;
 mod overruns;
@@ -230,6 +231,7 @@ fn main() -> ExitCode {
         ["core-dump-ignore", arguments @ ..] => core_dumps::ignore(arguments),
         ["canary", arguments @ ..] => canary::run(arguments),
         ["growth", bytes] => growth::run(bytes),
+        ["new-cpus", count] => new_cpus::run(count),
         ["bad-memory"] => bad_memory::run(),
         ["real-time-loop"] => busy_loops::real_time(),
         ["ordinary-loop"] => busy_loops::ordinary(),

@@ -51,7 +51,7 @@ pub fn online() -> Result<Vec<usize>> {
     list(&fs::read_to_string("/sys/devices/system/cpu/online")?)
 }
 
-fn move_to(cpu: usize) -> Result<()> {
+pub fn move_to(cpu: usize) -> Result<()> {
     let mut set = [0u64; 16];
     set[cpu / 64] = 1 << (cpu % 64);
     // SAFETY: the mask is readable and as long as said.

@@ -229,14 +229,18 @@ struct Stop {
 
 #[derive(Args, Debug)]
 struct Resize {
+    /// How many CPUs it is to have; not fewer than it has
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cpus: Option<u32>,
     /// How much memory it is to have: a number and k, m or g; not less than it has
     #[arg(
         short = 'm',
         long = "mem",
         visible_alias = "memory",
-        value_name = "SIZE"
+        value_name = "SIZE",
+        required_unless_present = "cpus"
     )]
-    memory: String,
+    memory: Option<String>,
     /// Seconds to wait for its answer [default: until it answers]
     #[arg(short = 't', long, value_name = "S")]
     time: Option<u32>,
@@ -551,6 +555,7 @@ fn run_command(
             })
         }
         Command::Resize(Resize {
+            cpus,
             memory,
             time,
             dry_run,
@@ -558,7 +563,8 @@ fn run_command(
             name,
         }) => {
             let options = resize::Options {
-                memory: size::parse(&memory)?,
+                cpus,
+                memory: memory.as_deref().map(size::parse).transpose()?,
                 limit: time.map(|seconds| Duration::from_secs(seconds.into())),
                 dry_run,
             };

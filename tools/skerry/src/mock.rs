@@ -306,19 +306,26 @@ impl Device for Mock {
     }
 
     fn resize(&self, call: &mut Resize) -> io::Result<()> {
-        let free = self.info()?.mem_free;
+        let info = self.info()?;
+        let free = info.mem_free;
         self.with(call.id, |record| {
-            let (mem, has) = (call.mem, record.status.mem);
+            let has = record.status.mem;
+            let or = |asked, has| if asked == 0 { has } else { asked };
+            let mem = or(call.mem, has);
+            let cpus = or(call.cpus.into(), record.status.cpus.into()) as u32;
             (call.mem, call.free_mem, call.most) = (has, free, 1 << 29);
+            (call.cpus, call.free_cpus) = (record.status.cpus, info.cpus_free);
+            call.most_cpus = self.cpus - 1;
             let (reason, errno) = match () {
                 () if record.status.state != dev::STATE_RUNNING => (dev::REASON_NONE, libc::ESRCH),
-                () if mem < has => (dev::REASON_SHRINK, libc::EINVAL),
-                () if mem > call.most => (dev::REASON_LIMIT, libc::EINVAL),
+                () if mem < has || cpus < call.cpus => (dev::REASON_SHRINK, libc::EINVAL),
+                () if mem > call.most || cpus > call.most_cpus => (dev::REASON_LIMIT, libc::EINVAL),
                 () if mem - has > free => (dev::REASON_MEMORY, libc::ENOMEM),
+                () if cpus - call.cpus > call.free_cpus => (dev::REASON_CPUS, libc::ENOSPC),
                 () => {
                     let program = record.command[0].as_str();
                     if call.flags == 0 && !matches!(program, "refuse" | "ignore") {
-                        record.status.mem = mem;
+                        (record.status.mem, record.status.cpus) = (mem, cpus);
                     }
                     call.epoch = u64::from(call.flags == 0);
                     return Ok(());

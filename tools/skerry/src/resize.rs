@@ -15,8 +15,10 @@ use crate::size;
 /// Options of a change.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Memory that the instance is to have, in bytes.
-    pub memory: u64,
+    /// Number of CPUs that the instance is to have; `None`: what it has.
+    pub cpus: Option<u32>,
+    /// Memory that it is to have, in bytes; `None`: what it has.
+    pub memory: Option<u64>,
     /// Time limit for its answer; none without.
     pub limit: Option<Duration>,
     /// Whether the change is only tried.
@@ -29,6 +31,12 @@ pub struct Change {
     name: String,
     /// Number of the change; `null` if nothing was changed.
     epoch: Option<u64>,
+    /// Number of CPUs before it.
+    cpus_before: u32,
+    /// Number of CPUs after it.
+    cpus: u32,
+    /// The most CPUs that the instance may have.
+    cpus_limit: u32,
     /// Memory before it, in bytes.
     memory_before: u64,
     /// Memory after it.
@@ -39,7 +47,7 @@ pub struct Change {
     took_us: u64,
 }
 
-/// Gives a running instance more memory, and waits until it has adopted it.
+/// Gives a running instance more CPUs or memory, and waits until it has adopted them.
 ///
 /// # Errors
 /// Why it has what it had before; or, of one that does not answer in time, that nothing is known
@@ -52,26 +60,31 @@ pub fn resize(device: &dyn Device, status: &Status, options: Options) -> Result<
         } else {
             0
         },
-        mem: options.memory,
+        cpus: options.cpus.unwrap_or(0),
+        mem: options.memory.unwrap_or(0),
         ..Resize::default()
     };
     let begun = Instant::now();
     device
         .resize(&mut call)
-        .map_err(|error| refused(status, &call, options.memory, &error))?;
+        .map_err(|error| refused(status, &call, options, &error))?;
     let epoch = (call.epoch != 0).then_some(call.epoch);
     if let Some(epoch) = epoch {
         settle(device, status, epoch, options.limit)?;
     }
-    let memory = match epoch {
-        None => call.mem,
-        Some(_) => options
-            .memory
-            .next_multiple_of(abi::layout::GRANULE_SIZE as u64),
-    };
+    let wanted = options.memory.filter(|_| epoch.is_some());
+    let memory = wanted.map_or(call.mem, |wanted| {
+        wanted.next_multiple_of(abi::layout::GRANULE_SIZE as u64)
+    });
     Ok(Change {
         name: label(status).to_owned(),
         epoch,
+        cpus_before: call.cpus,
+        cpus: options
+            .cpus
+            .filter(|_| epoch.is_some())
+            .unwrap_or(call.cpus),
+        cpus_limit: call.most_cpus,
         memory_before: call.mem,
         memory,
         memory_limit: call.most,
@@ -79,12 +92,34 @@ pub fn resize(device: &dyn Device, status: &Status, options: Options) -> Result<
     })
 }
 
+/// A number of CPUs in words.
+fn cpus_text(count: u32) -> String {
+    format!("{count} CPU{}", if count == 1 { "" } else { "s" })
+}
+
 /// Failure for a change that was not begun: the reason and the remedy.
-fn refused(status: &Status, call: &Resize, asked: u64, error: &io::Error) -> Failure {
+fn refused(status: &Status, call: &Resize, options: Options, error: &io::Error) -> Failure {
     let name = label(status);
-    let asked = size::format(asked);
+    let cpus = options.cpus.unwrap_or(call.cpus);
+    let asked = size::format(options.memory.unwrap_or(call.mem));
     let has = size::format(call.mem);
     Failure::new(match call.reason {
+        dev::REASON_SHRINK if cpus < call.cpus => format!(
+            "{name} has {}, and a running instance cannot give any back yet (asked for {cpus}): \
+             give --cpus {} or more",
+            cpus_text(call.cpus),
+            call.cpus
+        ),
+        dev::REASON_LIMIT if cpus > call.most_cpus => format!(
+            "{name} may have {} at most, all but the supervisor's (asked for {cpus})",
+            cpus_text(call.most_cpus)
+        ),
+        dev::REASON_CPUS => format!(
+            "{name} has {} and could have {} more (asked for {cpus}): stop an instance or lower \
+             --cpus",
+            cpus_text(call.cpus),
+            call.free_cpus
+        ),
         dev::REASON_SHRINK => format!(
             "{name} has {has} of memory, and a running instance cannot give memory back yet \
              (asked for {asked}): give --mem {} or more",
@@ -131,7 +166,7 @@ fn settle(device: &dyn Device, status: &Status, epoch: u64, limit: Option<Durati
     match (settled, call.outcome) {
         (Ok(()), dev::OUTCOME_TAKEN) => Ok(()),
         (Ok(()), dev::OUTCOME_REFUSED) => Err(Failure::new(format!(
-            "{name} has refused the memory, and has what it had: {}",
+            "{name} has refused the change, and has what it had: {}",
             match Answer::from_word(call.answer).map(|answer| answer.verdict) {
                 Some(Verdict::Refused(refusal)) => refusal.to_string(),
                 _ => "it does not say why".into(),
@@ -139,7 +174,7 @@ fn settle(device: &dyn Device, status: &Status, epoch: u64, limit: Option<Durati
         ))),
         (Ok(()), _) => Err(Failure::new(format!("{name} has ended meanwhile"))),
         (Err(error), _) if error.kind() == ErrorKind::TimedOut => Err(Failure::new(format!(
-            "{name} has not answered yet: the memory is its own, and it uses it when it answers"
+            "{name} has not answered yet: what it was given is its own, and it uses it when it answers"
         ))),
         (Err(error), _) => Err(Failure::new(format!(
             "cannot wait for {name}: {}",
@@ -164,10 +199,52 @@ mod tests {
 
     fn to(memory: u64) -> Options {
         Options {
-            memory,
+            cpus: None,
+            memory: Some(memory),
             limit: None,
             dry_run: false,
         }
+    }
+
+    fn to_cpus(cpus: u32) -> Options {
+        Options {
+            cpus: Some(cpus),
+            memory: None,
+            ..to(0)
+        }
+    }
+
+    #[test]
+    fn cpus_grow_alone_and_with_memory() {
+        let mock = Mock::new(5, 1 << 30);
+        let status = running(&mock, "sleep");
+        let change = resize(&mock, &status, to_cpus(2)).unwrap();
+        assert_eq!(
+            (change.cpus_before, change.cpus, change.memory),
+            (1, 2, 64 << 20)
+        );
+        let both = Options {
+            cpus: Some(3),
+            ..to(96 << 20)
+        };
+        let change = resize(&mock, &status, both).unwrap();
+        assert_eq!(
+            (change.cpus_before, change.cpus, change.memory),
+            (2, 3, 96 << 20)
+        );
+        let say = |cpus| resize(&mock, &status, to_cpus(cpus)).unwrap_err().message;
+        assert_eq!(
+            say(1),
+            "sleep has 3 CPUs, and a running instance cannot give any back yet (asked for 1): give \
+             --cpus 3 or more"
+        );
+        assert_eq!(
+            say(9),
+            "sleep may have 4 CPUs at most, all but the supervisor's (asked for 9)"
+        );
+        let other = running(&mock, "other");
+        let say = |cpus| resize(&mock, &other, to_cpus(cpus)).unwrap_err().message;
+        assert!(say(3).contains("could have 0 more"), "{}", say(3));
     }
 
     #[test]
@@ -216,7 +293,7 @@ mod tests {
     fn what_is_refused_or_late_is_told() {
         let mock = Mock::new(4, 1 << 30);
         for (program, words) in [
-            ("refuse", "no memory for a page table"),
+            ("refuse", "no memory for tables"),
             ("ignore", "not answered yet"),
         ] {
             let status = running(&mock, program);

@@ -116,8 +116,9 @@ fn bounds_are_where_they_should_be() {
         change(&mut d);
         d.validate()
     };
-    let good: [Change<'_>; 18] = [
+    let good: [Change<'_>; 19] = [
         &|d| d.role = ROLE_SUBOS,
+        &|d| d.limit_cpus = MAX_CPUS as u64,
         &|d| d.limit_frames = MAX_FRAMES,
         &|d| d.nreserved = MAX_RESERVED as u32,
         &|d| d.nports = MAX_PORTS as u32,
@@ -151,7 +152,7 @@ fn bounds_are_where_they_should_be() {
     for (n, change) in good.into_iter().enumerate() {
         assert_eq!(verdict(change), Ok(()), "{n}");
     }
-    let bad: [(Change<'_>, Invalid); 29] = [
+    let bad: [(Change<'_>, Invalid); 30] = [
         (&|d| d.role = 2, Invalid::Role(2)),
         (&|d| d.nranges = 0, Invalid::Count("ranges")),
         (
@@ -181,6 +182,7 @@ fn bounds_are_where_they_should_be() {
         ),
         (&|d| d.lapic_hz = 0, Invalid::Clock),
         (&|d| d.limit_frames = MAX_FRAMES + 1, Invalid::Limit),
+        (&|d| d.limit_cpus = MAX_CPUS as u64 + 1, Invalid::Limit),
         (
             &|d| {
                 d.ports[0] = PortRange {

@@ -24,7 +24,7 @@ use super::features::{self, Features};
 use super::{msr, timer};
 use crate::entry::gdt::Gdt;
 use crate::mem::percpu::{self, CpuCache};
-use crate::{heartbeat, isolation, role, speculation};
+use crate::{cpu_table, heartbeat, isolation, role, speculation};
 
 /// Most CPUs of one instance.
 pub const MAX_CPUS: usize = abi::descriptor::MAX_CPUS;
@@ -374,10 +374,16 @@ pub(crate) fn in_handler() -> bool {
     depth != 0
 }
 
-/// Number of CPUs of this instance, started or not.
+/// The most CPUs that this instance may have.
+#[must_use]
+pub fn limit() -> usize {
+    role::descriptor().cpu_limit()
+}
+
+/// Number of CPUs of this instance, started or not. It may grow.
 #[must_use]
 pub fn count() -> usize {
-    role::descriptor().cpus().len()
+    cpu_table::count()
 }
 
 /// Whether interrupts are on.

@@ -6,7 +6,7 @@ use topology::{Levels, Topology};
 use x86_spec::CpuidRegisters;
 pub use x86_spec::identity::CpuInfo;
 
-use crate::role;
+use crate::cpu_table;
 
 /// The registers of a leaf and its part.
 pub(crate) fn cpuid(leaf: u32, part: u32) -> CpuidRegisters {
@@ -28,8 +28,5 @@ pub(crate) fn levels() -> Levels {
 /// Topology of this instance's CPUs, as this CPU sees it.
 #[must_use]
 pub fn topology() -> Topology {
-    Topology::new(
-        levels(),
-        role::descriptor().cpus().iter().map(|cpu| cpu.apic_id),
-    )
+    Topology::new(levels(), cpu_table::apic_ids())
 }

@@ -31,7 +31,7 @@ pub(crate) use cpuinfo::cpuid;
 pub(crate) use usercopy::probe;
 
 use crate::entry::{gdt, idt};
-use crate::{isolation, machine_check, paging, role, speculation};
+use crate::{cpu_table, isolation, machine_check, paging, role, speculation};
 
 /// Makes room for a further CPU; done by a running CPU before it starts that one. `false` if memory
 /// is short.
@@ -106,9 +106,9 @@ pub(crate) fn stop_other_cpus() {
         return;
     }
     let me = cpu::current();
-    for (number, entry) in role::descriptor().cpus().iter().enumerate() {
+    for (number, apic_id) in cpu_table::apic_ids().enumerate() {
         if number != me.0 as usize && cpu::is_online(CpuId(number as u32)) {
-            apic::send_nmi(entry.apic_id);
+            apic::send_nmi(apic_id);
         }
     }
 }

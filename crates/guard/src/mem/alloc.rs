@@ -260,7 +260,7 @@ fn refill_budget(budget: &AtomicU64) -> u64 {
 /// Gives the pages that were zeroed ahead back to the allocator; how many it were.
 pub(super) fn give_back_zeroed() -> u64 {
     let mut count = 0;
-    for name in percpu::all().iter().flat_map(|local| local.zeroed.drain()) {
+    for name in percpu::all().flat_map(|local| local.zeroed.drain()) {
         // SAFETY: `zero_page_ahead` took the block apart.
         drop(unsafe { Block::from_raw(Frame(name as u64 - 1), 0) });
         count += 1;
@@ -270,10 +270,7 @@ pub(super) fn give_back_zeroed() -> u64 {
 
 /// Pages zeroed ahead and not used yet.
 pub(super) fn zeroed_ahead() -> u64 {
-    percpu::all()
-        .iter()
-        .map(|local| local.zeroed.len() as u64)
-        .sum()
+    percpu::all().map(|local| local.zeroed.len() as u64).sum()
 }
 
 /// Work for a CPU that has nothing to do: zeroes one page ahead. `false` if there is nothing left

@@ -40,7 +40,6 @@ pub(super) fn shrink() {
 /// Bytes of free objects that the CPUs keep.
 pub(super) fn kept() -> u64 {
     percpu::all()
-        .iter()
         .map(|local| local.magazines.bytes() as u64)
         .sum()
 }
@@ -48,7 +47,7 @@ pub(super) fn kept() -> u64 {
 /// The sizes of small objects, and how many of each are in use.
 pub fn heap_objects() -> impl Iterator<Item = (usize, usize)> {
     HEAP.small
-        .in_use(percpu::all().iter().map(|local| &local.magazines))
+        .in_use(percpu::all().map(|local| &local.magazines))
 }
 
 /// The allocator behind `alloc::alloc`.

@@ -104,6 +104,15 @@ pub struct MemStats {
     pub leaked: u64,
 }
 
+/// Numbers of CPUs of an instance.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuCounts {
+    /// At its start.
+    pub(crate) first: usize,
+    /// At most.
+    pub(crate) most: usize,
+}
+
 /// Sizes of the allocator's own tables, which lie in a row.
 struct OwnTables {
     word_bytes: usize,
@@ -114,17 +123,17 @@ struct OwnTables {
 }
 
 impl OwnTables {
-    /// For frames `0..end`, which may become `0..limit`, and so many CPUs.
-    fn new(end: u64, limit: u64, cpus: usize) -> Self {
+    /// For frames and CPUs as there are at first, and as there may be.
+    fn new(end: u64, limit: u64, cpus: &CpuCounts) -> Self {
         let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE) as u64;
-        let word_bytes = ::frames::words_needed(limit, cpus) * size_of::<u64>();
+        let word_bytes = ::frames::words_needed(limit, cpus.most) * size_of::<u64>();
         let granules = first_addable(limit) - first_addable(end);
         let added_bytes = added::words_needed(granules) * size_of::<u64>();
         Self {
             word_bytes,
             added_bytes,
             word_pages: pages(word_bytes + added_bytes),
-            local_pages: pages(percpu::bytes(cpus)),
+            local_pages: pages(percpu::bytes(cpus.first)),
             reference_pages: pages(refcount::bytes(end)),
         }
     }
@@ -137,7 +146,7 @@ fn first_addable(end: u64) -> u64 {
 
 /// Frames in a row that an instance with frames `0..end`, which may become `0..limit`, and so many
 /// CPUs needs for the tables of its memory management, before it has an allocator.
-pub(crate) fn table_frames(end: u64, limit: u64, cpus: usize) -> u64 {
+pub(crate) fn table_frames(end: u64, limit: u64, cpus: &CpuCounts) -> u64 {
     let tables = OwnTables::new(end, limit, cpus);
     tables.word_pages + tables.local_pages + tables.reference_pages
 }
@@ -230,7 +239,10 @@ pub(crate) unsafe fn init(
     // Everything is in the direct map now. The allocator's own memory: the references last, because
     // they are long and all but the lowest frames' are not touched for a long time.
     let end = map.end();
-    let cpus = descriptor.cpus().len();
+    let cpus = CpuCounts {
+        first: descriptor.cpus().len(),
+        most: descriptor.cpu_limit(),
+    };
     let limit = descriptor.frame_limit();
     let OwnTables {
         word_bytes,
@@ -238,8 +250,8 @@ pub(crate) unsafe fn init(
         word_pages,
         local_pages,
         reference_pages,
-    } = OwnTables::new(end, limit, cpus);
-    let needed = table_frames(end, limit, cpus);
+    } = OwnTables::new(end, limit, &cpus);
+    let needed = table_frames(end, limit, &cpus);
     let mut bump = Bump::new(map.ranges(), &holes, u64::MAX, needed);
     let mut table = |pages| {
         bump.take(pages)
@@ -257,7 +269,7 @@ pub(crate) unsafe fn init(
     // anything else, and any bits are an `u64`.
     let words = unsafe {
         direct::zero(direct::ptr(words), (word_pages + local_pages) as usize);
-        percpu::init(direct::ptr(locals), cpus);
+        percpu::init(direct::ptr(locals), cpus.first);
         core::slice::from_raw_parts(
             direct::ptr(words).cast::<Word>(),
             (word_bytes + added_bytes) / size_of::<u64>(),
@@ -273,11 +285,9 @@ pub(crate) unsafe fn init(
     {
         // SAFETY: no frame is free yet, and no slab made; the frames are filled below.
         unsafe { slab::poison::enable() };
-        percpu::all()
-            .iter()
-            .for_each(|local| local.magazines.close());
+        percpu::all().for_each(|local| local.magazines.close());
     }
-    let frames = Frames::new(limit, cpus, words);
+    let frames = Frames::new(limit, cpus.most, words);
     for range in map.ranges() {
         holes.between(range.first_frame..range.first_frame + range.count, |run| {
             // SAFETY: nobody has these frames yet.

@@ -2,10 +2,13 @@
 //! interrupts off or preemption disabled, and a CPU's share can be taken back by whoever is short
 //! of memory.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use abi::descriptor::MAX_CPUS;
 use frames::Stash;
-use lfmutex::Once;
+
+use super::alloc::Block;
 
 /// Zeroed pages kept by each CPU: 256 KiB.
 pub(super) const ZEROED: usize = 64;
@@ -27,9 +30,12 @@ pub(crate) struct CpuCache {
     pub(super) magazines: slab::Magazines,
 }
 
-static CACHES: Once<&'static [CpuCache]> = Once::new();
+/// The shares of the CPUs `0..COUNT`.
+static CACHES: [AtomicPtr<CpuCache>; MAX_CPUS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CPUS];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of the table.
+/// Bytes of the table of the first shares.
 pub(super) const fn bytes(cpus: usize) -> usize {
     cpus * size_of::<CpuCache>()
 }
@@ -39,10 +45,12 @@ pub(super) const fn bytes(cpus: usize) -> usize {
 /// # Safety
 /// `bytes(cpus)` bytes from `at` on, page-aligned, are zero, mapped, and the table's for good.
 pub(super) unsafe fn init(at: *mut u8, cpus: usize) {
-    CACHES.call_once(|| {
-        // SAFETY: by the caller's promise; all-zero bytes are a `CpuCache`.
-        unsafe { core::slice::from_raw_parts(at.cast::<CpuCache>(), cpus) }
-    });
+    if COUNT.load(Ordering::Acquire) == 0 {
+        for (cpu, slot) in CACHES[..cpus].iter().enumerate() {
+            slot.store(at.cast::<CpuCache>().wrapping_add(cpu), Ordering::Relaxed);
+        }
+        COUNT.store(cpus, Ordering::Release);
+    }
     #[cfg(target_os = "none")]
     crate::arch::cpu::install_memory();
 }
@@ -61,14 +69,45 @@ pub(super) fn cpu() -> usize {
     }
 }
 
+/// Makes a share for a CPU that comes later, with the next number; one that was there before has
+/// it still. False if memory is short. By one caller at a time.
+pub(crate) fn add(cpu: crate::cpu::CpuId) -> bool {
+    let number = cpu.0 as usize;
+    if number < COUNT.load(Ordering::Acquire) {
+        return true;
+    }
+    const PAGES: usize = size_of::<CpuCache>()
+        .div_ceil(abi::layout::PAGE_SIZE)
+        .next_power_of_two();
+    let Some(block) = Block::zeroed(PAGES.ilog2() as u8) else {
+        return false;
+    };
+    // All-zero bytes are a `CpuCache`.
+    let share = block.ptr().cast::<CpuCache>();
+    block.into_raw();
+    CACHES[number].store(share, Ordering::Relaxed);
+    COUNT.store(number + 1, Ordering::Release);
+    if slab::poison::on() {
+        all().skip(number).for_each(|share| share.magazines.close());
+    }
+    true
+}
+
 /// All shares.
-pub(super) fn all() -> &'static [CpuCache] {
-    CACHES.get().expect("memory used before mem::init")
+pub(super) fn all() -> impl ExactSizeIterator<Item = &'static CpuCache> + Clone {
+    let shares = &CACHES[..COUNT.load(Ordering::Acquire)];
+    assert!(!shares.is_empty(), "memory used before mem::init");
+    // SAFETY: shares below `COUNT` are there, and never freed.
+    shares
+        .iter()
+        .map(|share| unsafe { &*share.load(Ordering::Relaxed) })
 }
 
 /// The share of a CPU.
 pub(crate) fn of(cpu: crate::cpu::CpuId) -> Option<&'static CpuCache> {
-    CACHES.get()?.get(cpu.0 as usize)
+    let share = CACHES[..COUNT.load(Ordering::Acquire)].get(cpu.0 as usize)?;
+    // SAFETY: as in `all`.
+    unsafe { share.load(Ordering::Relaxed).as_ref() }
 }
 
 /// The share of the CPU this runs on.
@@ -80,14 +119,14 @@ pub(super) fn mine() -> &'static CpuCache {
     }
     #[cfg(not(target_os = "none"))]
     {
-        &all()[0]
+        all().next().expect("there is one CPU at least")
     }
 }
 
 /// Sums a balance over all CPUs. Read one after another, the parts may add up to less than nothing
 /// for a moment.
 pub(super) fn sum(part: impl Fn(&CpuCache) -> &AtomicU64) -> u64 {
-    let sum = all().iter().fold(0u64, |sum, local| {
+    let sum = all().fold(0u64, |sum, local| {
         sum.wrapping_add(part(local).load(Ordering::Relaxed))
     });
     if sum > u64::MAX / 2 { 0 } else { sum }

@@ -1,28 +1,43 @@
-//! Memory for an instance that runs (`docs/descriptor.md`): staged, committed by an epoch of its
-//! descriptor's dynamic part, and settled by its answer.
+//! CPUs and memory for an instance that runs (`docs/descriptor.md`): staged, committed by an epoch
+//! of its descriptor's dynamic part, and settled by its answer.
 //!
-//! From the commit on the memory is the instance's, adopted or not: it comes back by a refusal, or
-//! with all the rest at the instance's end.
+//! From the commit on they are the instance's, adopted or not: they come back by a refusal, or with
+//! all the rest at the instance's end. A CPU stays in the park page until the instance has adopted
+//! it.
 
+use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::Ordering;
 
-use abi::descriptor::MemRange;
+use abi::descriptor::{self, MemRange};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::live::{self, Answer, Answers, Live, Refusal, Verdict};
 use ring::epoch::Table;
 
-use super::Partition;
+use super::{InstanceCpu, Owner, Partition, Sharing, available_more, choose_more, cpus_now};
 use crate::mem::grant::{Granules, NoGranules};
 use crate::mem::{Scrubbing, direct, phys};
 use crate::timer;
 
-/// Memory taken for an instance that runs, clean, and not given to it yet. Dropped, it is free
-/// again.
-#[derive(Debug)]
-pub struct Staged(Granules);
+/// CPUs and memory taken for an instance that runs, the memory clean, and not given to it yet.
+/// Dropped, all of it is free again.
+pub struct Staged {
+    /// Number of the instance.
+    id: u32,
+    memory: Option<Granules>,
+    cpus: Vec<InstanceCpu>,
+}
 
-/// Reason why an instance gets no more memory. Nothing was changed.
+/// Amounts of what an instance is to have more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct More {
+    /// Memory in bytes; whole granules.
+    pub memory: u64,
+    /// Number of CPUs.
+    pub cpus: u32,
+}
+
+/// Reason why an instance gets no more CPUs or memory. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrowError {
     /// The instance does not run.
@@ -33,6 +48,11 @@ pub enum GrowError {
     Memory {
         /// Free memory in bytes.
         free: u64,
+    },
+    /// Fewer CPUs are free that such an instance could have.
+    Cpus {
+        /// Their number.
+        free: u32,
     },
     /// The instance was created for less.
     Limit,
@@ -47,7 +67,8 @@ impl fmt::Display for GrowError {
             Self::Stopped => f.write_str("it does not run"),
             Self::Pending => f.write_str("it has not answered the last change yet"),
             Self::Memory { free } => write!(f, "only {} MiB are free", free >> 20),
-            Self::Limit => f.write_str("it was created for less memory"),
+            Self::Cpus { free } => write!(f, "only {free} CPUs are free"),
+            Self::Limit => f.write_str("it was created for less"),
             Self::Supervisor => f.write_str("the supervisor is short of memory"),
         }
     }
@@ -62,8 +83,10 @@ const RING_AGAIN_NS: u64 = 500_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     epoch: u64,
-    /// Undoes it ([`Granules::split_off`]).
-    mark: usize,
+    /// Undoes what it did to memory, if it did ([`Granules::split_off`]).
+    mark: Option<usize>,
+    /// Number of CPUs before it.
+    cpus: usize,
     /// Time of the last ring.
     rung_ns: u64,
 }
@@ -74,85 +97,180 @@ pub struct Settled {
     /// Number of the epoch.
     pub epoch: u64,
     /// Of a change that the instance has refused, so that it has what it had before: the reason
-    /// that it gave, and the memory, for the caller to scrub; what is not is before it is given to
-    /// anybody.
-    pub refused: Option<(Refusal, Scrubbing)>,
+    /// that it gave, and the memory, if it was memory, for the caller to scrub; what is not is
+    /// before it is given to anybody.
+    pub refused: Option<(Refusal, Option<Scrubbing>)>,
 }
 
-impl Staged {
-    /// Takes so many bytes, in whole granules, as [`Partition::create`] does.
+/// Rule by which an instance gets more CPUs, and its number.
+#[derive(Clone, Copy, Debug)]
+pub struct Taker {
+    id: u32,
+    sharing: Sharing,
+}
+
+impl Taker {
+    /// Number of CPUs that the instance could have more at this moment.
+    #[must_use]
+    pub fn free_cpus(&self) -> u32 {
+        available_more(&cpus_now(), self.id, self.sharing) as u32
+    }
+
+    /// Takes more for the instance, as [`Partition::create`] does.
     ///
     /// # Errors
-    /// [`GrowError::Memory`], [`GrowError::Supervisor`].
-    pub fn take(bytes: u64) -> Result<Self, GrowError> {
-        let granules = Granules::take(bytes.div_ceil(GRANULE_SIZE as u64));
-        granules.map(Self).map_err(|error| match error {
-            NoGranules::Short { free } => GrowError::Memory {
-                free: free * GRANULE_SIZE as u64,
-            },
-            NoGranules::Scattered | NoGranules::NoMemory => GrowError::Supervisor,
-        })
+    /// [`GrowError::Cpus`], [`GrowError::Memory`], [`GrowError::Supervisor`].
+    pub fn take(&self, more: More) -> Result<Staged, GrowError> {
+        let mut staged = Staged {
+            id: self.id,
+            memory: None,
+            cpus: self.take_cpus(more.cpus as usize)?,
+        };
+        if more.memory > 0 {
+            let granules = Granules::take(more.memory.div_ceil(GRANULE_SIZE as u64));
+            staged.memory = Some(granules.map_err(|error| match error {
+                NoGranules::Short { free } => GrowError::Memory {
+                    free: free * GRANULE_SIZE as u64,
+                },
+                NoGranules::Scattered | NoGranules::NoMemory => GrowError::Supervisor,
+            })?);
+        }
+        Ok(staged)
+    }
+
+    fn take_cpus(&self, count: usize) -> Result<Vec<InstanceCpu>, GrowError> {
+        let mut taken = Vec::new();
+        taken
+            .try_reserve_exact(count)
+            .map_err(|_| GrowError::Supervisor)?;
+        let mut all = cpus_now();
+        let mut marks = [false; descriptor::MAX_CPUS];
+        let marks = &mut marks[..all.len()];
+        if count > 0 && !choose_more(&all, self.id, count, self.sharing, marks) {
+            let free = available_more(&all, self.id, self.sharing) as u32;
+            return Err(GrowError::Cpus { free });
+        }
+        for slot in (0..marks.len()).filter(|&slot| marks[slot]) {
+            taken.push(InstanceCpu::take(&mut all, slot, self.id, self.sharing));
+        }
+        Ok(taken)
+    }
+}
+
+/// Gives CPUs back that have not left the park page.
+fn give_back(given: impl IntoIterator<Item = InstanceCpu>) {
+    let mut all = cpus_now();
+    for cpu in given {
+        debug_assert!(cpu.is_parked(), "it was never sent away");
+        all[cpu.slot].owner = Owner::Free;
+        all[cpu.slot].shares = false;
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        give_back(self.cpus.drain(..));
     }
 }
 
 impl Partition {
+    /// By whom and how more is taken for this instance.
+    #[must_use]
+    pub fn taker(&self) -> Taker {
+        Taker {
+            id: self.id,
+            sharing: self.sharing,
+        }
+    }
+
+    /// The most CPUs that the instance may have.
+    #[must_use]
+    pub fn cpu_limit(&self) -> u32 {
+        self.staged.cpu_limit() as u32
+    }
+
     /// The most memory that the instance may have, in bytes.
     #[must_use]
     pub fn memory_limit(&self) -> u64 {
         self.staged.frame_limit() * PAGE_SIZE as u64
     }
 
-    /// Gives memory to the instance, and rings: it is the instance's from now on. Returns the
-    /// number of the epoch that says so.
+    /// Gives CPUs and memory to the instance, and rings: they are the instance's from now on.
+    /// Returns the number of the epoch that says so.
     ///
     /// # Errors
-    /// Why not; the memory is free again.
-    pub fn grow(&mut self, more: Staged) -> Result<u64, GrowError> {
-        let Staged(mut more) = more;
+    /// Why not; all of it is free again.
+    ///
+    /// # Panics
+    /// If it was taken for another instance.
+    pub fn grow(&mut self, mut more: Staged) -> Result<u64, GrowError> {
+        assert_eq!(more.id, self.id, "taken for another instance");
         if !self.started || self.halting {
             return Err(GrowError::Stopped);
         }
         if self.pending.is_some() {
             return Err(GrowError::Pending);
         }
-        if more.bytes() > self.memory_limit() - self.memory_bytes() {
+        let bytes = more.memory.as_ref().map_or(0, Granules::bytes);
+        let cpus = self.cpus.len();
+        if bytes > self.memory_limit() - self.memory_bytes()
+            || cpus + more.cpus.len() > self.staged.cpu_limit()
+        {
             return Err(GrowError::Limit);
         }
         let first = self.staged.total_frames();
         // Each run of the new memory is an entry at most.
-        let entries = self.granules().runs_from(first).count() + more.runs_from(0).count();
-        if entries > live::MAX_ENTRIES {
+        let runs = more
+            .memory
+            .as_ref()
+            .map_or(0, |new| new.runs_from(0).count());
+        let runs = self.granules().runs_from(first).count() + runs;
+        if runs + cpus + more.cpus.len() > live::MAX_ENTRIES {
             return Err(GrowError::Supervisor);
         }
-        more.grant();
-        let Some(mark) = self.granules_mut().append(&mut more) else {
-            // SAFETY: nobody was told of this memory.
-            unsafe { more.take_back() };
-            return Err(GrowError::Supervisor);
+        self.cpus
+            .try_reserve(more.cpus.len())
+            .map_err(|_| GrowError::Supervisor)?;
+        let mark = match &mut more.memory {
+            None => None,
+            Some(memory) => {
+                memory.grant();
+                let Some(mark) = self.granules_mut().append(memory) else {
+                    // SAFETY: nobody was told of this memory.
+                    unsafe { memory.take_back() };
+                    return Err(GrowError::Supervisor);
+                };
+                Some(mark)
+            }
         };
-        let epoch = self.publish_memory();
+        self.cpus.append(&mut more.cpus);
+        let epoch = self.publish_table(self.cpus.len());
         self.pending = Some(Pending {
             epoch,
             mark,
+            cpus,
             rung_ns: timer::now_ns(),
         });
         self.ring();
         Ok(epoch)
     }
 
-    /// Writes an epoch: all memory but the first.
-    fn publish_memory(&self) -> u64 {
+    /// Writes an epoch: so many of the CPUs, and all memory but the first.
+    fn publish_table(&self, cpus: usize) -> u64 {
         let first = self.staged.total_frames();
         let live = self.live();
         let granules = self.granules();
+        let listed = (0..)
+            .zip(&self.cpus[..cpus])
+            .map(|(number, cpu)| live::cpu(number, cpu.entry()));
         let runs = granules.runs_from(first).map(|run| MemRange {
             first_frame: run.first,
             phys: phys::of(run.at).0,
             count: run.count,
         });
-        let count = granules.runs_from(first).count();
+        let count = cpus + granules.runs_from(first).count();
         let table = Table::new(&live.counter, &live.count, &live.entries);
-        table.publish(count, runs.map(live::memory))
+        table.publish(count, listed.chain(runs.map(live::memory)))
     }
 
     fn live(&self) -> &Live {
@@ -173,7 +291,10 @@ impl Partition {
     /// to time.
     pub fn settle(&mut self) -> Option<Settled> {
         let pending = self.pending.as_mut()?;
-        let (now, Pending { epoch, mark, .. }) = (timer::now_ns(), *pending);
+        let now = timer::now_ns();
+        let Pending {
+            epoch, mark, cpus, ..
+        } = *pending;
         let overdue = now.saturating_sub(pending.rung_ns) > RING_AGAIN_NS;
         if overdue {
             pending.rung_ns = now;
@@ -189,6 +310,11 @@ impl Partition {
         match verdict {
             Verdict::Taken => {
                 self.pending = None;
+                let cr3 = self.root();
+                // Not at an end that has begun: then all CPUs are on their way into the park page.
+                if !self.halting {
+                    (cpus..self.cpus.len()).for_each(|number| self.publish(number, cr3));
+                }
                 Some(Settled {
                     epoch,
                     refused: None,
@@ -196,17 +322,25 @@ impl Partition {
             }
             Verdict::Refused(refusal) => {
                 // Without memory for the list it stays pending, and is tried again.
-                let mut memory = self.granules_mut().split_off(mark)?;
+                let memory = match mark {
+                    Some(mark) => Some(self.granules_mut().split_off(mark)?),
+                    None => None,
+                };
                 self.pending = None;
-                // Nobody is to find it in the table that it comes back from.
-                self.publish_memory();
-                // SAFETY: the instance's guard, which alone makes its page tables and alone can
-                // answer, says that it has not mapped the memory; it does not look at that epoch
-                // again, and an instance has no devices yet.
-                unsafe { memory.take_back() };
+                // Nobody is to find what comes back in the table that it comes back from.
+                self.publish_table(cpus);
+                // The CPUs never left the park page.
+                give_back(self.cpus.drain(cpus..));
+                let memory = memory.map(|mut memory| {
+                    // SAFETY: the instance's guard, which alone makes its page tables and alone can
+                    // answer, says that it has not mapped the memory; it does not look at that
+                    // epoch again, and an instance has no devices yet.
+                    unsafe { memory.take_back() };
+                    memory.into_scrubbing()
+                });
                 Some(Settled {
                     epoch,
-                    refused: Some((refusal, memory.into_scrubbing())),
+                    refused: Some((refusal, memory)),
                 })
             }
         }

@@ -13,13 +13,12 @@ use abi::layout::{ANSWERS, DESCRIPTOR, GRANULE_FRAMES, LIVE, PAGE_SIZE, PARK, WI
 use abi::{Window, descriptor, live};
 
 use super::{Partition, Spec};
-use crate::mem::direct;
 use crate::mem::frame::Frame;
 use crate::mem::grant::Granules;
-use crate::mem::phys;
+use crate::mem::{CpuCounts, direct, phys};
 use crate::paging::TableView;
 use crate::paging::build::{self, Access, Plan, Shared};
-use crate::{boot, irq, mem, park, random, role};
+use crate::{boot, irq, mem, park, random, role, smp};
 
 /// Why something could not be put into an instance. It is as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +61,15 @@ const MIN_FREE_FRAMES: u64 = 256;
 /// tables for it are made at the start, and take a thousandth of that.
 const GROWTH: u64 = 16;
 
+/// The CPUs of an instance that has so many at first: it may have all but the supervisor's.
+pub(super) fn cpu_counts(first: usize) -> CpuCounts {
+    let others = smp::machine_cpus() - role::descriptor().cpus().len();
+    CpuCounts {
+        first,
+        most: first.max(others),
+    }
+}
+
 /// The most frames that an instance may have which has so many at first.
 fn limit(frames: u64) -> u64 {
     let machine = mem::total_frames().next_multiple_of(GRANULE_FRAMES);
@@ -72,7 +80,7 @@ fn limit(frames: u64) -> u64 {
 /// runs: its page tables, its tables of frames, what a kernel needs to start, and the shares of
 /// memory without which it makes no files, those of the archive included. They grow with memory,
 /// and the tables of frames lie in a row.
-fn elbow_room(frames: u64, image_frames: u64, cpus: usize) -> u64 {
+fn elbow_room(frames: u64, image_frames: u64, cpus: &CpuCounts) -> u64 {
     let runs = (frames / GRANULE_FRAMES).clamp(1, MAX_RANGES as u64) as usize;
     let tables = build::max_tables(frames, runs, image_frames as usize) as u64;
     tables
@@ -86,7 +94,7 @@ const MOST_FRAMES: u64 = 1 << 40;
 
 /// The least number of frames, whole granules, of an instance into which so many are loaded, its
 /// image among them. If no machine has as many, what comes with them is not counted.
-fn least_frames(loaded: u64, image_frames: u64, cpus: usize) -> u64 {
+fn least_frames(loaded: u64, image_frames: u64, cpus: &CpuCounts) -> u64 {
     if loaded > MOST_FRAMES {
         return loaded;
     }
@@ -104,7 +112,7 @@ fn least_frames(loaded: u64, image_frames: u64, cpus: usize) -> u64 {
 
 /// The least memory an instance of so many granules needs, in bytes.
 pub(super) fn min_memory(image_frames: u64, granules: u64, cpus: usize) -> u64 {
-    let elbow = elbow_room(granules * GRANULE_FRAMES, image_frames, cpus);
+    let elbow = elbow_room(granules * GRANULE_FRAMES, image_frames, &cpu_counts(cpus));
     (image_frames + elbow) * PAGE_SIZE as u64
 }
 
@@ -142,6 +150,7 @@ impl Partition {
             let _ = d.push_range(range);
         }
         d.limit_frames = limit(d.total_frames());
+        d.limit_cpus = cpu_counts(spec.cpus as usize).most as u64;
         let image = Reserved {
             first_frame: 0,
             count: d.image_frames as u32,
@@ -167,9 +176,10 @@ impl Partition {
         let count = bytes.div_ceil(PAGE_SIZE as u64);
         let loaded = self.next_frame.saturating_add(count);
         let image = self.staged.image_frames;
-        let elbow = elbow_room(frames, image, self.cpus.len());
+        let cpus = cpu_counts(self.cpus.len());
+        let elbow = elbow_room(frames, image, &cpus);
         if loaded.saturating_add(elbow) > frames {
-            let least = least_frames(loaded, image, self.cpus.len());
+            let least = least_frames(loaded, image, &cpus);
             return Err(LoadError::NoRoom {
                 needed: least.saturating_mul(PAGE_SIZE as u64),
             });
@@ -353,13 +363,15 @@ impl Partition {
 mod tests {
     use super::*;
 
+    const CPUS: CpuCounts = CpuCounts { first: 2, most: 4 };
+
     /// A kernel of 1500 MiB once ended before it could say so: its count of references, four bytes
     /// a frame, did not fit into what was left.
     #[test]
     fn what_is_left_grows_with_memory() {
         for granules in [4, 100, 750, 1 << 15] {
             let frames = granules * GRANULE_FRAMES;
-            let room = elbow_room(frames, 2000, 2) * PAGE_SIZE as u64;
+            let room = elbow_room(frames, 2000, &CPUS) * PAGE_SIZE as u64;
             let references = frames * 4;
             let shares = mem::shares_of(frames) * PAGE_SIZE as u64;
             let free = shares + MIN_FREE_FRAMES * PAGE_SIZE as u64;
@@ -375,14 +387,14 @@ mod tests {
     #[test]
     fn what_would_be_enough_is_exact() {
         for loaded in [2000, 2001, 5000, 20_000, 400_000, 4_000_000, 1 << 32] {
-            let least = least_frames(loaded, 2000, 2);
-            let fits = |frames| loaded + elbow_room(frames, 2000, 2) <= frames;
+            let least = least_frames(loaded, 2000, &CPUS);
+            let fits = |frames| loaded + elbow_room(frames, 2000, &CPUS) <= frames;
             assert!(least.is_multiple_of(GRANULE_FRAMES));
             assert!(fits(least) && !fits(least - GRANULE_FRAMES), "{loaded}");
         }
         // Whatever a program announces.
         for loaded in [MOST_FRAMES, MOST_FRAMES + 1, u64::MAX] {
-            assert!(least_frames(loaded, 2000, 2) >= loaded);
+            assert!(least_frames(loaded, 2000, &CPUS) >= loaded);
         }
     }
 }

@@ -25,7 +25,7 @@ use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::window::BadFrames;
 use abi::{Window, live, window};
 use arrayvec::ArrayVec;
-pub use grow::{GrowError, Settled, Staged};
+pub use grow::{GrowError, More, Settled, Staged, Taker};
 pub use halt::{HaltProgress, HaltReport};
 pub use health::{Hang, Health};
 use lfmutex::{Mutex, Once};
@@ -321,6 +321,8 @@ impl SharedPages {
 /// ```
 pub struct Partition {
     id: u32,
+    /// Rule for the cores that its CPUs are threads of.
+    sharing: Sharing,
     /// The publishing ends of its CPUs' mailboxes.
     cpus: Vec<InstanceCpu>,
     memory: Option<Granules>,
@@ -345,6 +347,63 @@ struct InstanceCpu {
     recovery: Option<Recovery>,
     /// Findings about its heartbeat.
     watch: Watch,
+}
+
+impl InstanceCpu {
+    /// Takes a parked CPU for an instance.
+    fn take(all: &mut Cpus, slot: usize, id: u32, sharing: Sharing) -> Self {
+        all[slot].owner = Owner::Instance(id);
+        all[slot].shares = sharing == Sharing::Shared;
+        Self {
+            slot,
+            apic_id: all[slot].apic_id,
+            mailbox: Publisher::new(park::slot(slot)),
+            recovery: Some(Recovery::parked()),
+            watch: Watch::new(),
+        }
+    }
+
+    /// The CPU as the instance is told of it.
+    fn entry(&self) -> CpuEntry {
+        CpuEntry {
+            apic_id: self.apic_id,
+            slot: self.slot as u32,
+        }
+    }
+}
+
+/// CPUs that only an instance which has some already can have: the free threads of cores of which
+/// it has the others. An instance that shares has them by the rule for all that do.
+fn own_siblings(all: &Cpus, id: u32, sharing: Sharing) -> impl Iterator<Item = usize> {
+    let is_own = move |core: usize| {
+        let mut held = all
+            .iter()
+            .filter(move |cpu| cpu.core == core && cpu.owner != Owner::Free)
+            .peekable();
+        held.peek().is_some() && held.all(|cpu| cpu.owner == Owner::Instance(id))
+    };
+    let is_free = move |slot: &usize| {
+        sharing == Sharing::WholeCores && all[*slot].owner == Owner::Free && is_own(all[*slot].core)
+    };
+    (0..all.len()).filter(is_free)
+}
+
+/// Number of CPUs that an instance which has some already could have besides.
+fn available_more(all: &Cpus, id: u32, sharing: Sharing) -> usize {
+    own_siblings(all, id, sharing).count() + cores::available(&threads(all), sharing)
+}
+
+/// Marks CPUs for an instance that has some already: threads of its own cores first, then by the
+/// rule for a new owner. False if so many are not free.
+fn choose_more(all: &Cpus, id: u32, count: usize, sharing: Sharing, marks: &mut [bool]) -> bool {
+    let own = own_siblings(all, id, sharing).take(count).count();
+    if !cores::choose(&threads(all), count - own, sharing, marks) {
+        return false;
+    }
+    own_siblings(all, id, sharing)
+        .take(own)
+        .for_each(|slot| marks[slot] = true);
+    true
 }
 
 /// Description of an instance to create.
@@ -407,6 +466,7 @@ impl Partition {
             .map_err(|_| CreateError::Window)?;
         let mut partition = Self {
             id: spec.id,
+            sharing,
             cpus,
             memory: Some(memory),
             shared: Some(shared),
@@ -438,21 +498,9 @@ impl Partition {
             });
         }
         for slot in (0..marks.len()).filter(|&slot| marks[slot]) {
-            let apic_id = all[slot].apic_id;
-            all[slot].owner = Owner::Instance(self.id);
-            all[slot].shares = sharing == Sharing::Shared;
-            let _ = self.staged.push_cpu(CpuEntry {
-                apic_id,
-                slot: slot as u32,
-            });
-            let mailbox = Publisher::new(park::slot(slot));
-            self.cpus.push(InstanceCpu {
-                slot,
-                apic_id,
-                mailbox,
-                recovery: Some(Recovery::parked()),
-                watch: Watch::new(),
-            });
+            let cpu = InstanceCpu::take(&mut all, slot, self.id, sharing);
+            let _ = self.staged.push_cpu(cpu.entry());
+            self.cpus.push(cpu);
         }
         Ok(())
     }
@@ -547,7 +595,8 @@ impl Partition {
             && !self.further_started.swap(true, Ordering::AcqRel)
         {
             let cr3 = self.root();
-            for number in 1..self.cpus.len() {
+            // Those that were added since come when the instance has adopted them.
+            for number in 1..self.staged.cpus().len() {
                 self.publish(number, cr3);
             }
         }

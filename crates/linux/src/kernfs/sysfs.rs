@@ -2,7 +2,7 @@
 //! about huge pages.
 
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use alloc::{format, vec};
 use core::fmt::Write;
@@ -14,6 +14,7 @@ use fs::pseudo::{self, PseudoAttr, PseudoFs, StaticDir};
 use guard::speculation::{self, Vulnerability};
 use guard::{cpu, mem};
 use raw_cpuid::{CacheType, CpuId};
+use task::{Mutex, Topology};
 use vm::LargePages;
 
 use crate::procfs::add_at_path;
@@ -39,8 +40,13 @@ pub(crate) fn cpu_list(cpus: impl IntoIterator<Item = usize>) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
-/// A set of CPUs as a mask for `count` of them: words of 32 bits, the highest first.
-fn cpu_mask(cpus: impl IntoIterator<Item = usize>, count: usize) -> String {
+/// A set of CPUs as a mask of all that there may be: words of 32 bits, the highest first.
+fn cpu_mask(cpus: impl IntoIterator<Item = usize>) -> String {
+    mask_text(cpus, cpu::limit())
+}
+
+/// A set of CPUs as a mask for `count` of them.
+fn mask_text(cpus: impl IntoIterator<Item = usize>, count: usize) -> String {
     let mut words = vec![0u32; count.div_ceil(32)];
     for cpu in cpus {
         words[cpu / 32] |= 1 << (cpu % 32);
@@ -58,15 +64,24 @@ fn cpu_mask(cpus: impl IntoIterator<Item = usize>, count: usize) -> String {
 pub fn new() -> Arc<PseudoFs> {
     PseudoFs::new("sysfs", MAGIC, |dev| {
         let root = StaticDir::new(dev);
-        let count = cpu::count();
         let add = |path: &str, text: String| add_at_path(&root, path, pseudo::constant(dev, text));
-        let all = format!("{}\n", cpu_list(0..count));
-        for name in ["online", "possible", "present"] {
-            add(&format!("devices/system/cpu/{name}"), all.clone());
+        let generate = |path: &str, text: fn() -> String| {
+            let show = move || Ok(text().into_bytes());
+            let file = pseudo::file(PseudoAttr::new(dev, 0o444), show);
+            add_at_path(&root, path, file);
+        };
+        let all = || format!("{}\n", cpu_list(0..cpu::count()));
+        for name in ["online", "present"] {
+            generate(&format!("devices/system/cpu/{name}"), all);
         }
-        for name in ["offline", "isolated"] {
-            add(&format!("devices/system/cpu/{name}"), "\n".into());
-        }
+        add(
+            "devices/system/cpu/possible",
+            format!("{}\n", cpu_list(0..cpu::limit())),
+        );
+        generate("devices/system/cpu/offline", || {
+            format!("{}\n", cpu_list(cpu::count()..cpu::limit()))
+        });
+        add("devices/system/cpu/isolated", "\n".into());
         add(
             "devices/system/cpu/kernel_max",
             format!("{}\n", cpu::MAX_CPUS - 1),
@@ -89,8 +104,10 @@ pub fn new() -> Arc<PseudoFs> {
                 format!("{line}\n"),
             );
         }
-        for index in 0..count {
-            add_cpu(&add, index, count);
+        {
+            let mut roots = ROOTS.lock();
+            roots.push((dev, Arc::downgrade(&root)));
+            (0..cpu::count()).for_each(|index| add_cpu(&root, dev, index));
         }
         for name in [
             "online",
@@ -101,12 +118,11 @@ pub fn new() -> Arc<PseudoFs> {
         ] {
             add(&format!("devices/system/node/{name}"), "0\n".into());
         }
-        let node = "devices/system/node/node0";
-        add(&format!("{node}/cpulist"), all.clone());
-        add(
-            &format!("{node}/cpumap"),
-            format!("{}\n", cpu_mask(0..count, count)),
-        );
+        let node = NODE;
+        generate(&format!("{node}/cpulist"), all);
+        generate(&format!("{node}/cpumap"), || {
+            format!("{}\n", cpu_mask(0..cpu::count()))
+        });
         add(&format!("{node}/distance"), "10\n".into());
         add_at_path(
             &root,
@@ -115,9 +131,6 @@ pub fn new() -> Arc<PseudoFs> {
                 Ok(node_memory().into_bytes())
             }),
         );
-        for index in 0..count {
-            let _ = root.subdir(&format!("{node}/cpu{index}"));
-        }
         add(
             "devices/system/clocksource/clocksource0/current_clocksource",
             "tsc\n".into(),
@@ -224,8 +237,40 @@ fn transparent_hugepage(dev: u64) -> Arc<dyn Inode> {
     })
 }
 
+/// All file systems of this kind, with their device numbers.
+static ROOTS: Mutex<Vec<(u64, Weak<StaticDir>)>> = Mutex::new(Vec::new());
+
+/// Adds the files of CPUs that have come since.
+pub fn add_cpus() {
+    for (dev, root) in ROOTS.lock().iter() {
+        if let Some(root) = root.upgrade() {
+            (0..cpu::count())
+                .filter(|index| !has_cpu(&root, *index))
+                .for_each(|index| add_cpu(&root, *dev, index));
+        }
+    }
+}
+
+/// Directory of the only memory node.
+const NODE: &str = "devices/system/node/node0";
+
+fn has_cpu(root: &Arc<StaticDir>, index: usize) -> bool {
+    root.subdir(NODE)
+        .lookup(format!("cpu{index}").as_bytes())
+        .is_ok()
+}
+
+/// File with a set of CPUs that depends on which there are.
+fn cpu_set(dev: u64, text: impl Fn(&Topology) -> String + Send + Sync + 'static) -> Arc<dyn Inode> {
+    pseudo::file(PseudoAttr::new(dev, 0o444), move || {
+        Ok(format!("{}\n", text(&task::topology())).into_bytes())
+    })
+}
+
 /// Adds the files of one CPU: its place among the instance's, and its caches.
-fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
+fn add_cpu(root: &Arc<StaticDir>, dev: u64, index: usize) {
+    let add = |path: &str, text: String| add_at_path(root, path, pseudo::constant(dev, text));
+    let _ = root.subdir(&format!("{NODE}/cpu{index}"));
     let cpu = format!("devices/system/cpu/cpu{index}");
     if index > 0 {
         add(&format!("{cpu}/online"), "1\n".into());
@@ -239,27 +284,25 @@ fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
     ] {
         add(&format!("{cpu}/topology/{name}"), format!("{id}\n"));
     }
-    let sets: [(&[_], Vec<_>); 3] = [
-        (
-            &["core_cpus", "thread_siblings"],
-            topology.core(index).collect(),
-        ),
-        (
-            &["package_cpus", "core_siblings"],
-            topology.package(index).collect(),
-        ),
-        (&["die_cpus"], topology.die(index).collect()),
+    type Set = fn(&Topology, usize) -> Vec<usize>;
+    let sets: [(&[_], Set); 3] = [
+        (&["core_cpus", "thread_siblings"], |topology, index| {
+            topology.core(index).collect()
+        }),
+        (&["package_cpus", "core_siblings"], |topology, index| {
+            topology.package(index).collect()
+        }),
+        (&["die_cpus"], |topology, index| {
+            topology.die(index).collect()
+        }),
     ];
-    for (names, cpus) in sets {
+    for (names, set) in sets {
         for name in names {
-            add(
-                &format!("{cpu}/topology/{name}"),
-                format!("{}\n", cpu_mask(cpus.iter().copied(), count)),
-            );
-            add(
-                &format!("{cpu}/topology/{name}_list"),
-                format!("{}\n", cpu_list(cpus.iter().copied())),
-            );
+            let path = format!("{cpu}/topology/{name}");
+            let mask = cpu_set(dev, move |topology| cpu_mask(set(topology, index)));
+            add_at_path(root, &path, mask);
+            let list = cpu_set(dev, move |topology| cpu_list(set(topology, index)));
+            add_at_path(root, &format!("{path}_list"), list);
         }
     }
     let Some(caches) = CpuId::new().get_cache_parameters() else {
@@ -279,7 +322,7 @@ fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
             cache.sets(),
         );
         let partitions = cache.physical_line_partitions();
-        let shared = topology.sharing(index, cache.max_cores_for_cache());
+        let most = cache.max_cores_for_cache();
         for (name, text) in [
             ("level", format!("{}", cache.level())),
             ("type", kind.into()),
@@ -291,11 +334,13 @@ fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
             ("ways_of_associativity", format!("{ways}")),
             ("number_of_sets", format!("{sets}")),
             ("physical_line_partition", format!("{partitions}")),
-            ("shared_cpu_map", cpu_mask(shared.clone(), count)),
-            ("shared_cpu_list", cpu_list(shared)),
         ] {
             add(&format!("{dir}/{name}"), format!("{text}\n"));
         }
+        let map = cpu_set(dev, move |all| cpu_mask(all.sharing(index, most)));
+        add_at_path(root, &format!("{dir}/shared_cpu_map"), map);
+        let list = cpu_set(dev, move |all| cpu_list(all.sharing(index, most)));
+        add_at_path(root, &format!("{dir}/shared_cpu_list"), list);
     }
 }
 
@@ -325,7 +370,7 @@ fn node_memory() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{cpu_list, cpu_mask};
+    use super::{cpu_list, mask_text};
 
     #[test]
     fn sets_of_cpus_read_as_on_linux() {
@@ -337,7 +382,7 @@ mod tests {
         );
         assert_eq!(
             ["00000003", "00000001,80000001"],
-            [cpu_mask(0..2, 4), cpu_mask([0, 31, 32], 33)]
+            [mask_text(0..2, 4), mask_text([0, 31, 32], 33)]
                 .each_ref()
                 .map(|mask| &**mask)
         );

@@ -179,7 +179,7 @@ fn meminfo() -> String {
     text
 }
 
-/// Times of one CPU since boot, in ticks of [`NS_PER_TICK`].
+/// Times of one CPU since it started, in ticks of [`NS_PER_TICK`].
 #[derive(Clone, Copy, Default)]
 struct CpuTicks {
     busy: CpuTimes,
@@ -193,14 +193,15 @@ fn cpu_ticks() -> Vec<CpuTicks> {
     let user_ns = accounting::total_user_ns();
     let mut told = LAST_REPORTED.lock();
     told.resize(cpu::count(), CpuTicks::default());
-    let now = timer::now_ns();
-    let idle: Vec<u64> = (0..cpu::count())
-        .map(|n| stats::cpu(CpuId(n as u32)).idle_ns.min(now))
+    let times: Vec<(u64, u64)> = (0..told.len())
+        .map(|n| {
+            let stats = stats::cpu(CpuId(n as u32));
+            (stats.up_ns.saturating_sub(stats.idle_ns), stats.idle_ns)
+        })
         .collect();
-    let busy_ns: u64 = idle.iter().map(|idle| now - idle).sum();
-    for (told, idle) in told.iter_mut().zip(idle) {
+    let busy_ns: u64 = times.iter().map(|(busy, _)| busy).sum();
+    for (told, (busy, idle)) in told.iter_mut().zip(times) {
         // How user and system time are shared out is known for all CPUs together only.
-        let busy = now - idle;
         let user = (u128::from(busy) * u128::from(user_ns) / u128::from(busy_ns.max(1))) as u64;
         let busy_ticks = busy / NS_PER_TICK;
         told.busy = told

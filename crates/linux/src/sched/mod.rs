@@ -22,15 +22,25 @@ use crate::state::sched_params::{SchedParams, is_realtime, priorities};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
-/// The mask of all processors.
+/// The mask of all processors, in as many words as those need that there may be.
 pub(crate) fn all_cpus() -> Vec<u64> {
-    let count = ::task::cpu_count();
+    mask_of(::task::cpu_count())
+}
+
+/// The mask of all processors that there may be.
+fn possible_cpus() -> Vec<u64> {
+    mask_of(::task::cpu_limit())
+}
+
+/// The mask of so many processors.
+fn mask_of(count: usize) -> Vec<u64> {
     let bits = |word: usize| {
         (0..64)
             .filter(|bit| word * 64 + bit < count)
             .fold(0, |mask, bit| mask | 1 << bit)
     };
-    (0..count.div_ceil(64)).map(bits).collect()
+    let words = ::task::cpu_limit().div_ceil(64);
+    (0..words).map(bits).collect()
 }
 
 /// Whether a program passed a negative number for a thread.
@@ -107,17 +117,24 @@ pub fn sys_sched_setaffinity(
     size: usize,
     mask: UserAddr,
 ) -> SysResult {
-    let all = all_cpus();
+    let (all, possible) = (all_cpus(), possible_cpus());
     let mut new = vec![0u64; all.len()];
     let len = (size as u32 as usize).min(all.len() * 8);
     uaccess::read_bytes(mask, &mut new.as_mut_slice().as_mut_bytes()[..len])?;
-    let allowed: Vec<u64> = new.iter().zip(&all).map(|(new, all)| new & all).collect();
+    // Also those that may come.
+    let allowed: Vec<u64> = (new.iter().zip(&possible))
+        .map(|(new, possible)| new & possible)
+        .collect();
     let cred = task.cred();
     with_target(task, tid, |target| {
         if !cred.capable(sys::CAP_SYS_NICE) && !cred.owns_schedule_of(&target.cred()) {
             return Err(Errno::EPERM);
         }
-        if allowed.iter().all(|&word| word == 0) {
+        if allowed
+            .iter()
+            .zip(&all)
+            .all(|(allowed, all)| allowed & all == 0)
+        {
             return Err(Errno::EINVAL);
         }
         target.set_cpus_allowed(allowed);

@@ -308,11 +308,14 @@ pub fn cpu_count() -> usize {
     1
 }
 
+/// The most CPUs that there may be.
+pub fn cpu_limit() -> usize {
+    1
+}
+
 /// Each CPU is a core of its own.
-pub fn topology() -> &'static Topology {
-    static TOPOLOGY: LazyLock<Topology> =
-        LazyLock::new(|| Topology::new(Levels::NONE, 0..cpu_count() as u32));
-    &TOPOLOGY
+pub fn topology() -> Arc<Topology> {
+    Arc::new(Topology::new(Levels::NONE, 0..cpu_count() as u32))
 }
 
 /// Keeps the CPU to the calling thread while it exists (on the host: does nothing).

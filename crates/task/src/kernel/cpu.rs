@@ -13,6 +13,7 @@ use guard::cpu::{self, CpuId, CpuLocal, MAX_CPUS};
 use guard::fpu::UserFpu;
 use guard::timer::now_ns;
 use ring::{CpuSet, WakeQueues};
+use topology::Topology;
 
 use super::perturb;
 use super::slot::{self, CPU_WORDS, RUNNING, Slot};
@@ -106,8 +107,10 @@ pub(super) struct Shared {
     /// An idle CPU that asks for work.
     pub(super) work_requester: AtomicU32,
     pub(super) started: AtomicBool,
-    /// The next CPU of the same core, going round: itself if the core has no other.
-    pub(super) sibling: CpuId,
+    /// Time at which it started, if it did.
+    pub(super) started_ns: AtomicU64,
+    /// Number of the next CPU of the same core, going round: itself if the core has no other.
+    pub(super) sibling: AtomicU32,
     /// Slot of its idle thread, made before the CPU starts.
     idle_slot: AtomicU32,
     /// Threads running or queued, and since when the current one runs. Written by the CPU itself.
@@ -183,7 +186,8 @@ static SHARED: CpuLocal<Shared> = CpuLocal::new(|cpu| Shared {
     recheck: AtomicBool::new(false),
     work_requester: AtomicU32::new(ring::NIL),
     started: AtomicBool::new(false),
-    sibling: sibling(cpu),
+    started_ns: AtomicU64::new(0),
+    sibling: AtomicU32::new(cpu.0),
     idle_slot: AtomicU32::new(ring::NIL),
     load: AtomicU32::new(0),
     running_since: AtomicU64::new(0),
@@ -191,14 +195,18 @@ static SHARED: CpuLocal<Shared> = CpuLocal::new(|cpu| Shared {
     counters: Counters::default(),
 });
 
-fn sibling(cpu: CpuId) -> CpuId {
-    let own = cpu.0 as usize;
-    let mut core = super::topology().core(own);
-    let next = core
-        .clone()
-        .find(|&other| other > own)
-        .or_else(|| core.next());
-    CpuId(next.unwrap_or(own) as u32)
+/// Notes which CPUs are siblings.
+pub(super) fn note_siblings(topology: &Topology) {
+    for own in 0..topology.places().len() {
+        let mut core = topology.core(own);
+        let next = core
+            .clone()
+            .find(|&other| other > own)
+            .or_else(|| core.next());
+        shared(CpuId(own as u32))
+            .sibling
+            .store(next.unwrap_or(own) as u32, Ordering::Relaxed);
+    }
 }
 
 #[inline]
@@ -229,20 +237,23 @@ impl Cpu {
     }
 }
 
-/// Makes what the CPUs need before they start: a CPU that comes up has no thread yet and must not
-/// wait for a lock.
-pub(super) fn create_idle_threads() {
-    for cpu in (0..super::cpu_count() as u32).map(CpuId) {
-        CPUS.prepare(cpu);
-        SHARED.prepare(cpu);
-        let slot = allocate_slot().expect("the first slots of all");
-        slot.set_cpu(cpu);
-        slot.state.store(RUNNING, Ordering::Relaxed);
-        trace_events::trace_spawn(slot, "idle");
-        shared(cpu)
-            .idle_slot
-            .store(slot.number(), Ordering::Release);
+/// Makes what a CPU needs before it starts: one that comes up has no thread yet and must not wait
+/// for a lock. What was made before stays. False if there is no slot for its idle thread.
+pub(super) fn prepare(cpu: CpuId) -> bool {
+    CPUS.prepare(cpu);
+    SHARED.prepare(cpu);
+    let idle_slot = &shared(cpu).idle_slot;
+    if idle_slot.load(Ordering::Acquire) != ring::NIL {
+        return true;
     }
+    let Some(slot) = allocate_slot() else {
+        return false;
+    };
+    slot.set_cpu(cpu);
+    slot.state.store(RUNNING, Ordering::Relaxed);
+    trace_events::trace_spawn(slot, "idle");
+    idle_slot.store(slot.number(), Ordering::Release);
+    true
 }
 
 /// Makes what runs on this CPU, on the stack it came up on, its idle thread.

@@ -4,6 +4,7 @@
 use core::sync::atomic::Ordering;
 
 use guard::cpu::{self, CpuId};
+use guard::timer::now_ns;
 
 use super::cpu::{CPUS, LOADED, Shared, init_idle, shared};
 use super::switch::{SwitchReason, reschedule};
@@ -36,6 +37,7 @@ pub fn run_cpu() -> ! {
         lfmutex::set_scheduler(&super::SCHEDULER);
     }
     let shared = shared(me);
+    shared.started_ns.store(now_ns(), Ordering::Relaxed);
     shared.started.store(true, Ordering::Release);
     let watches = sleeps_by_mwait();
     loop {

@@ -28,6 +28,7 @@ mod thread;
 mod trace_events;
 mod wake;
 
+use alloc::sync::Arc;
 use core::panic::Location;
 pub use core::sync::atomic as sync;
 use core::sync::atomic::Ordering;
@@ -54,18 +55,42 @@ pub fn cpu_count() -> usize {
     guard::cpu::count()
 }
 
-/// Topology of this instance's CPUs: siblings, cores, packages.
-pub fn topology() -> &'static Topology {
-    static TOPOLOGY: Once<Topology> = Once::new();
-    TOPOLOGY.call_once(guard::cpu::topology)
+/// The most CPUs that this instance may have.
+#[must_use]
+pub fn cpu_limit() -> usize {
+    guard::cpu::limit()
+}
+
+/// Topology of the CPUs that there are.
+static TOPOLOGY: Mutex<Option<Arc<Topology>>> = Mutex::new(None);
+
+/// Topology of this instance's CPUs: siblings, cores, packages. Another one when there are more of
+/// them.
+pub fn topology() -> Arc<Topology> {
+    let new = || Arc::new(guard::cpu::topology());
+    TOPOLOGY.lock().get_or_insert_with(new).clone()
+}
+
+/// Makes what the scheduler needs for a CPU that is about to come; false if memory is short.
+pub fn prepare_cpu(cpu: CpuId) -> bool {
+    cpu::prepare(cpu)
+}
+
+/// Takes in that there are more CPUs, which were prepared: threads go there as soon as they come.
+pub fn cpus_added() {
+    TOPOLOGY.lock().take();
+    cpu::note_siblings(&topology());
 }
 
 /// Sets threads up, on the first CPU, before any is spawned. Threads run once [`run_cpu`] is
 /// called.
 pub fn init(boot: &BootToken) {
     perturb::init();
-    cpu::create_idle_threads();
+    for cpu in (0..cpu_count() as u32).map(CpuId) {
+        assert!(prepare_cpu(cpu), "the first slots of all");
+    }
     cpu::init_idle();
+    cpu::note_siblings(&guard::cpu::topology());
     guard::irq::set_timer_handler(boot, sleep::on_timer);
     guard::irq::set_reschedule_handler(boot, switch::on_reschedule_ipi);
     guard::irq::set_irq_exit_hook(boot, switch::preempt_check);

@@ -185,7 +185,9 @@ fn find_idle(slot: &Slot, home: CpuId) -> Option<CpuId> {
 
 /// Whether all threads of the core idle that this idle CPU is one of.
 fn is_core_idle(idle: CpuId) -> bool {
-    let next = |cpu: &CpuId| Some(shared(*cpu).sibling).filter(|other| *other != idle);
+    let next = |cpu: &CpuId| {
+        Some(CpuId(shared(*cpu).sibling.load(Ordering::Relaxed))).filter(|other| *other != idle)
+    };
     successors(next(&idle), next).all(|cpu| IDLE.contains(cpu.0 as usize))
 }
 

@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 
 /// The steps, for a machine of four CPUs.
 pub fn steps() -> Result<Vec<Step>> {
-    let judges: [(&str, Judge); 3] = [
+    let judges: [(&str, Judge); 5] = [
         (
             "memory grows in a hundred steps under a load, is used to the last word, and comes back",
             grown,
@@ -19,6 +19,14 @@ pub fn steps() -> Result<Vec<Step>> {
         (
             "an instance that does not answer keeps what it was given, until its end",
             mute,
+        ),
+        (
+            "CPUs come one after another under a load, and with memory, and go back at the end",
+            more_cpus,
+        ),
+        (
+            "CPUs that are refused, or were not adopted, come back and go to the next",
+            refused_cpus,
         ),
     ];
     Ok(batch::steps(RESIZE, &judges)?
@@ -64,7 +72,7 @@ fn grown(printed: &str) -> Result<String> {
 }
 
 fn refused(printed: &str) -> Result<String> {
-    let told = messages(printed, &["has refused the memory"; 3])?;
+    let told = messages(printed, &["has refused the change"; 3])?;
     let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
     ensure!(before.is_as(&after), "{before:?} became {after:?}");
     let entry = json::instance(part(printed, "ls")?, "no")?;
@@ -94,4 +102,52 @@ fn mute(printed: &str) -> Result<String> {
         "{inspected}"
     );
     Ok(String::new())
+}
+
+fn more_cpus(printed: &str) -> Result<String> {
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    ensure!(!printed.contains("failed"), "a step failed");
+    let told = [
+        "cannot give any back",
+        "3 CPUs at most",
+        "other",
+        "could have 0 more",
+        "other",
+        "cpus",
+    ];
+    messages(printed, &told)?;
+    let change = json::parse(part(printed, "change")?)?;
+    ensure!(
+        change["cpus_before"] == 2 && change["cpus"] == 3 && change["memory"] == 96 * MIB,
+        "{change}"
+    );
+    let entry = json::instance(part(printed, "ls")?, "cpus")?;
+    ensure!(entry["cpus"] == 3 && entry["memory"] == 96 * MIB, "{entry}");
+    let same = json::parse(part(printed, "same")?)?;
+    ensure!(same["epoch"].is_null() && same["cpus"] == 3, "{same}");
+    for round in 1..=4 {
+        let logs = part(printed, &format!("logs {round}"))?;
+        ensure!(logs == "ready\nchecked 3 processors", "{logs}");
+    }
+    Ok(String::new())
+}
+
+fn refused_cpus(printed: &str) -> Result<String> {
+    let refusal = "has refused the change";
+    let told = messages(
+        printed,
+        &[
+            refusal,
+            refusal,
+            refusal,
+            "no",
+            "not answered yet",
+            "mute",
+            "3",
+        ],
+    )?;
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    Ok(told.lines().next().unwrap_or("").to_owned())
 }
