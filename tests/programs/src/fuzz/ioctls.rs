@@ -18,7 +18,7 @@ use crate::checked;
 /// Threads that make calls.
 const THREADS: u64 = 3;
 /// Sizes of the structures of the calls, by number from 1 on (`INFO` is 1).
-const SIZES: [u32; 13] = [120, 376, 48, 8, 304, 16, 8, 8, 8, 8, 16, 16, 8];
+const SIZES: [u32; 15] = [120, 376, 48, 8, 304, 16, 8, 8, 8, 8, 16, 16, 8, 56, 32];
 const INFO: u32 = 1;
 const CREATE: u32 = 2;
 const LOAD: u32 = 3;
@@ -27,6 +27,8 @@ const HALT: u32 = 9;
 const DESTROY: u32 = 10;
 const ATTACH: u32 = 11;
 const WAIT: u32 = 12;
+const RESIZE: u32 = 14;
+const SETTLE: u32 = 15;
 /// Time limit for what was made to go.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of the longest argument, and then some.
@@ -143,7 +145,7 @@ fn free(device: &File) -> Result<[u64; 4]> {
 /// One call; whether it succeeded.
 fn make_one(device: &File, random: &mut Random, spared: u32) -> bool {
     let mut argument = Argument([0; ROOM]);
-    let number = 1 + random.below(13) as u32;
+    let number = 1 + random.below(SIZES.len() as u64) as u32;
     fill(random, number, &mut argument, spared);
     let mut code = request(number, SIZES[number as usize - 1]);
     if random.below(20) == 0 {
@@ -244,6 +246,20 @@ fn fill(random: &mut Random, number: u32, argument: &mut Argument, spared: u32) 
             put(8, random.pick(&[0, 8, 1 << 47, u64::MAX - 4095]), 8);
         }
         WAIT => put(4, random.below(3), 4),
+        RESIZE => {
+            put(4, random.pick(&[0, 0, 0, 1, 2, u64::MAX]), 4);
+            put(12, random.pick(&[0, 1, 2, 3, u64::MAX]), 4);
+            let any = random.next();
+            put(
+                16,
+                random.pick(&[0, 0, 64 << 20, 72 << 20, 4096, u64::MAX, any]),
+                8,
+            );
+        }
+        SETTLE => {
+            put(4, random.below(3), 4);
+            put(8, random.below(4), 8);
+        }
         _ => {}
     }
 }
