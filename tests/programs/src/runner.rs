@@ -217,7 +217,10 @@ impl Waiter {
         };
         loop {
             // Up to a millisecond more, so that the last wait is not too short.
-            let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
+            let left = deadline
+                .saturating_duration_since(Instant::now())
+                .as_millis()
+                + 1;
             // SAFETY: one structure, which lives as long as the call.
             let ready = checked(unsafe { libc::poll(&mut ended, 1, left.try_into()?) });
             match ready {
