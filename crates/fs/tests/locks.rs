@@ -164,8 +164,8 @@ fn the_tables_count_what_is_there() {
         .collect();
     let before = (count("locked_files"), count("file_locks"));
     for (_, a, b) in &files {
-        lock::flock(a, Shared, Fail).unwrap();
-        lock::flock(b, Shared, Fail).unwrap();
+        lock::flock(a, Shared, 1, Fail).unwrap();
+        lock::flock(b, Shared, 1, Fail).unwrap();
     }
     assert!(
         count("locked_files") + 20 > before.0 + 100 && count("file_locks") + 20 > before.1 + 200
