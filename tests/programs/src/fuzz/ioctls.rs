@@ -18,7 +18,7 @@ use crate::checked;
 /// Threads that make calls.
 const THREADS: u64 = 3;
 /// Sizes of the structures of the calls, by number from 1 on (`INFO` is 1).
-const SIZES: [u32; 15] = [120, 376, 48, 8, 304, 16, 8, 8, 8, 8, 16, 16, 8, 56, 32];
+const SIZES: [u32; 16] = [120, 376, 48, 8, 304, 16, 8, 8, 8, 8, 16, 16, 8, 56, 32, 8];
 const INFO: u32 = 1;
 const CREATE: u32 = 2;
 const LOAD: u32 = 3;
@@ -27,6 +27,7 @@ const HALT: u32 = 9;
 const DESTROY: u32 = 10;
 const ATTACH: u32 = 11;
 const WAIT: u32 = 12;
+const EVENTS: u32 = 16;
 const RESIZE: u32 = 14;
 const SETTLE: u32 = 15;
 /// Time limit for what was made to go.
@@ -163,7 +164,7 @@ fn make_one(device: &File, random: &mut Random, spared: u32) -> bool {
         _ => &raw mut argument,
     };
     let result = call(device, code, place);
-    if number == ATTACH && result >= 0 {
+    if matches!(number, ATTACH | EVENTS) && result >= 0 {
         // SAFETY: the call made it, and nobody else has it.
         unsafe { libc::close(result) };
     }
