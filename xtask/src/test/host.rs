@@ -134,7 +134,8 @@ fn results(stdout: &str) -> Vec<Check> {
     };
     let ended = ended
         .iter()
-        .filter(|(_, result)| *result != "ignored")
+        // With the reason behind it, if there is one.
+        .filter(|(_, result)| !result.starts_with("ignored"))
         .map(check);
     ended
         .chain(hung.into_iter().map(|name| Check {
@@ -171,6 +172,7 @@ mod tests {
     #[test]
     fn a_test_that_does_not_end_is_named() {
         let said = "test quick ... ok\ntest left_out ... ignored\n\
+                    test long ... ignored, takes minutes\n\
                     test slow has been running for over 60 seconds\n\
                     test hung has been running for over 60 seconds\n\
                     test slow ... ok\ntest wrong ... FAILED\ntest alone ... \n\
