@@ -5,7 +5,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`cli`] | the command line |
+//! | [`cli`], `arguments` | the command line: what is done, and what there is |
 //! | [`device`], [`kernel`] | the calls of `/dev/skerry`; the real ones (the only `unsafe`) |
 //! | [`instances`] | finding instances by name, creating, ending |
 //! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
@@ -20,6 +20,7 @@
 //! | [`pages`] | manual pages and completions, made of the command line |
 #![deny(unsafe_code)]
 
+mod arguments;
 pub mod chrome_trace;
 pub mod cli;
 pub mod counters;

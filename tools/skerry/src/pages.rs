@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::{CommandFactory, ValueEnum};
 
-use crate::cli::Cli;
+use crate::arguments::Cli;
 use crate::failure::{Context, Result};
 
 /// Shells for which there are completions.

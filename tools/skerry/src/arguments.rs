@@ -1,0 +1,374 @@
+//! The command line's commands and options, as clap reads them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::instances::OnHang;
+use crate::metrics;
+use crate::pages::Shell;
+
+/// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
+#[derive(Debug, Parser)]
+#[command(
+    name = "skerry",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: AnyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AnyCommand {
+    #[command(flatten)]
+    Manage(Command),
+    #[command(flatten)]
+    Observe(ObserveCommand),
+    #[command(flatten)]
+    Pages(PagesCommand),
+}
+
+/// Texts about this program, for which no supervisor is needed.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PagesCommand {
+    /// Print the completions for a shell
+    Completion {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Write the manual pages
+    Man {
+        /// A folder that exists, such as /usr/local/share/man/man1
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
+}
+
+/// Figures that an instance can tell of itself, too.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ObserveCommand {
+    /// Show what the CPUs do, who has them, and which locks are waited for
+    Top(Top),
+    /// Record what the kernel does, as a trace that ui.perfetto.dev opens
+    Trace(Trace),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create an instance, run a program in it, and return its output and exit status
+    Run(Run),
+    /// Create an instance without starting it
+    Create(Create),
+    /// Start created instances
+    Start(Start),
+    /// End instances: ask their programs, then take their CPUs
+    Stop(Stop),
+    /// Give a running instance more memory
+    Resize(Resize),
+    /// Forget instances that do not run
+    Rm(Remove),
+    /// Forget all instances that have ended
+    Prune,
+    /// List instances
+    #[command(visible_alias = "ps")]
+    Ls(List),
+    /// Show all there is to know about instances
+    Inspect(Inspect),
+    /// Show what an instance's program has written
+    Logs(Logs),
+    /// Show what has happened to instances
+    Events(Events),
+    /// Connect to the program of a running instance
+    Attach(Attach),
+    /// Show the machine's CPUs and memory, and who has them
+    Resources(Json),
+    /// Print figures of the machine and its instances for Prometheus
+    Metrics(Metrics),
+    /// Wait until instances end, and print their exit statuses
+    Wait(Names),
+    /// Send a signal to an instance's program
+    Kill(Kill),
+    /// Show the versions of this program and of the kernel
+    Version(Json),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Json {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Names {
+    /// The instances
+    #[arg(value_name = "NAME", required = true)]
+    pub(crate) names: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct What {
+    /// Name of the instance [default: a made-up one]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// How many CPUs it gets
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) cpus: u32,
+    /// Whether its cores' threads may be others' too that are created with `allow`
+    #[arg(long, value_enum, default_value_t = Smt::Deny, value_name = "deny|allow")]
+    pub(crate) smt: Smt,
+    /// Policy for a CPU of it that runs on and on with interrupts off
+    #[arg(long, value_enum, default_value_t = OnHang::Report, value_name = "report|stop|ignore")]
+    pub(crate) on_hang: OnHang,
+    /// How much memory it gets: a number and k, m or g
+    #[arg(
+        short = 'm',
+        long = "mem",
+        visible_alias = "memory",
+        default_value = "64M",
+        value_name = "SIZE"
+    )]
+    pub(crate) memory: String,
+    /// Its root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
+    #[arg(long, value_name = "DIR|TAR|CPIO")]
+    pub(crate) rootfs: Option<PathBuf>,
+    /// Set a variable of the program's environment, or pass on one of this environment
+    #[arg(short = 'e', long = "env", value_name = "K[=V]")]
+    pub(crate) env: Vec<String>,
+    /// Working directory of the program [default: /]
+    #[arg(short = 'w', long = "workdir", value_name = "DIR")]
+    pub(crate) directory: Option<String>,
+    /// Host name of the instance [default: its name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) hostname: Option<String>,
+    /// Give the program a terminal
+    #[arg(short = 't', long = "tty")]
+    pub(crate) terminal: bool,
+    /// Print the programs' system calls, as strace does
+    #[arg(long)]
+    pub(crate) trace: bool,
+    /// More for the command line of the instance's kernel
+    #[arg(long = "kernel-args", value_name = "ARGS", default_value = "")]
+    pub(crate) kernel: String,
+    /// The program, looked for in PATH, and its arguments
+    #[arg(
+        value_name = "PROG",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Smt {
+    Deny,
+    Allow,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) what: What,
+    /// Remove the instance when it has ended
+    #[arg(long)]
+    pub(crate) rm: bool,
+    /// Print the instance's name and do not wait for it
+    #[arg(short = 'd', long)]
+    pub(crate) detach: bool,
+    /// Connect standard input (it is, unless detached; for those used to it)
+    #[arg(short = 'i', long)]
+    pub(crate) interactive: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Create {
+    #[command(flatten)]
+    pub(crate) what: What,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Start {
+    /// Connect to the program, as `run` does
+    #[arg(short = 'a', long)]
+    pub(crate) attach: bool,
+    /// Connect standard input too
+    #[arg(short = 'i', long)]
+    pub(crate) interactive: bool,
+    #[command(flatten)]
+    pub(crate) names: Names,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Stop {
+    /// Take the CPUs at once
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Seconds a program has to end
+    #[arg(short = 't', long, value_name = "S", default_value_t = 10)]
+    pub(crate) time: u32,
+    #[command(flatten)]
+    pub(crate) names: Names,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Resize {
+    /// How many CPUs it is to have; not fewer than it has
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) cpus: Option<u32>,
+    /// How much memory it is to have: a number and k, m or g; not less than it has
+    #[arg(
+        short = 'm',
+        long = "mem",
+        visible_alias = "memory",
+        value_name = "SIZE",
+        required_unless_present = "cpus"
+    )]
+    pub(crate) memory: Option<String>,
+    /// Seconds to wait for its answer [default: until it answers]
+    #[arg(short = 't', long, value_name = "S")]
+    pub(crate) time: Option<u32>,
+    /// Say whether it could be done, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+    /// The instance
+    pub(crate) name: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Remove {
+    /// Stop those that run, without asking
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) names: Names,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    /// List all (they are; for those used to it)
+    #[arg(short = 'a', long)]
+    pub(crate) all: bool,
+    /// Print only the names
+    #[arg(short = 'q', long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Inspect {
+    #[command(flatten)]
+    pub(crate) json: Json,
+    #[command(flatten)]
+    pub(crate) names: Names,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Logs {
+    /// Go on until the instance ends
+    #[arg(short = 'f', long)]
+    pub(crate) follow: bool,
+    /// Show the log of its kernel
+    #[arg(short = 'k', long)]
+    pub(crate) kernel: bool,
+    /// Show only the last lines
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) tail: Option<usize>,
+    /// The instance
+    pub(crate) name: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Events {
+    /// Go on with events as they come
+    #[arg(short = 'f', long)]
+    pub(crate) follow: bool,
+    /// Of those that are kept, show only the last ones
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) tail: Option<usize>,
+    /// Print JSON, one document a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Instances whose events are shown [default: all]
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Metrics {
+    /// Serve them at this address, for ever: a port of 127.0.0.1, or an address and a port
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = metrics::parse_address)]
+    pub(crate) listen: Option<SocketAddr>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Attach {
+    /// Do not connect standard input
+    #[arg(long)]
+    pub(crate) no_stdin: bool,
+    /// The program has a terminal (`run -t`)
+    #[arg(short = 't', long = "tty")]
+    pub(crate) terminal: bool,
+    /// The instance
+    pub(crate) name: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Kill {
+    /// The signal, as a number or a name
+    #[arg(short = 's', long, value_name = "SIG", default_value = "KILL")]
+    pub(crate) signal: String,
+    #[command(flatten)]
+    pub(crate) names: Names,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Top {
+    /// Seconds from one picture to the next
+    #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) delay: Duration,
+    /// Stop after so many pictures
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Print one picture below the other
+    #[arg(short = 'b', long)]
+    pub(crate) batch: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Trace {
+    /// Events to record: `all`, or a list of switch, wake, steal, irq, call, fault, shootdown, lock
+    #[arg(short = 'e', long, value_name = "LIST", default_value = "all")]
+    pub(crate) events: String,
+    /// End after so many seconds [default: with the program, or when interrupted]
+    #[arg(short = 's', long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) seconds: Option<Duration>,
+    /// Where the trace goes; `-` is standard output
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "trace.json")]
+    pub(crate) output: PathBuf,
+    /// A program to run meanwhile, and its arguments
+    #[arg(
+        value_name = "CMD",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) command: Vec<String>,
+}
+
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text
+        .parse::<f64>()
+        .map_err(|_| "expected a number of seconds")?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
