@@ -1,4 +1,4 @@
-//! Where PCI Express configuration space is in memory (MCFG; PCI Firmware Specification 3.3,
+//! Places of PCI Express configuration space in memory (MCFG; PCI Firmware Specification 3.3,
 //! section 4.1.2).
 
 use core::mem::size_of;

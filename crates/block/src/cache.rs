@@ -43,7 +43,7 @@ struct Cached {
 struct Contents {
     pages: BTreeMap<u64, Cached>,
     errors: ErrorSequence,
-    /// Where the next search for pages to give back begins.
+    /// Place at which the next search for pages to give back begins.
     hand: u64,
 }
 

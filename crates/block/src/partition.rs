@@ -16,7 +16,7 @@ const MAX_NUMBER: u32 = 255;
 /// A part of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Its number, from 1 on: what stands behind the disk's name.
+    /// Number of the partition, from 1 on: what stands behind the disk's name.
     pub number: u32,
     /// First byte.
     pub offset: u64,
@@ -185,7 +185,7 @@ const ENTRY_LEN: usize = 128;
 /// Entries that are read of a GPT. Tools make 128.
 const MAX_ENTRIES: u32 = 1024;
 
-/// Where the entries of a GPT are.
+/// Place and size of the entries of a GPT.
 struct Header {
     entries: u64,
     count: u32,

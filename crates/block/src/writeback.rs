@@ -1,4 +1,4 @@
-//! How many pages of all caches may be dirty, and for how long; giving clean ones back.
+//! Limits of the number and age of dirty pages of all caches; giving clean ones back.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -29,7 +29,7 @@ static IS_STARTED: Mutex<bool> = Mutex::new(false);
 pub enum Share {
     /// So much of all of it.
     Percent(u64),
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
 }
 
@@ -51,7 +51,7 @@ pub struct Settings {
     pub background: Share,
     /// Age at which a dirty page is written back.
     pub expire_ns: u64,
-    /// How often the thread looks; never at 0.
+    /// Interval between looks of the thread, in nanoseconds; it never looks if that is 0.
     pub interval_ns: u64,
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn init(windows: ConfigWindows) {
     CONFIG_WINDOWS.call_once(|| windows);
 }
 
-/// Where ACPI says that PCI Express configuration space is; none in an instance.
+/// Places of PCI Express configuration space, as ACPI says; none in an instance.
 #[must_use]
 pub fn config_windows() -> &'static [ConfigWindow] {
     CONFIG_WINDOWS.get().map_or(&[], |windows| windows)

@@ -309,7 +309,7 @@ fn a_scan_ends_where_it_is_told() {
 /// A machine in which every register holds something that only its place decides, written or not.
 struct Noise {
     seed: u64,
-    /// How many bits of each register can be written: all of them, or as many as noise says.
+    /// Whether all bits of each register can be written; otherwise as many as noise says.
     keeps: bool,
     written: RefCell<BTreeMap<(Address, u16), u32>>,
 }

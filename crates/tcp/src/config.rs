@@ -40,7 +40,7 @@ pub struct Config {
     pub sack: bool,
     /// Explicit congestion notification is asked for (`tcp_ecn` = 1). It is always granted.
     pub ecn: bool,
-    /// How the congestion window grows.
+    /// Algorithm by which the congestion window grows.
     pub algorithm: Algorithm,
     /// Initial window in segments (RFC 6928).
     pub initial_window: u16,

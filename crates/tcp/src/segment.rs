@@ -127,9 +127,9 @@ pub struct Header {
 /// A segment that has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'a> {
-    /// Its header.
+    /// Header of the segment.
     pub header: Header,
-    /// Its bytes.
+    /// Bytes behind the header.
     pub payload: &'a [u8],
 }
 

@@ -10,7 +10,7 @@ use crate::{MILLISECOND, Nanos};
 pub enum Verdict {
     /// Nothing.
     Drop,
-    /// This is the answer.
+    /// A segment answers it.
     Answer(Header),
     /// A new connection begins: the record is over, and the listener is asked. The
     /// new connection begins at least at this number.

@@ -92,6 +92,18 @@ fn wires() -> impl Strategy<Value = WireConfig> {
         })
 }
 
+/// Runs two connected engines until both have closed, and expects all bytes once and in order.
+fn run_to_the_end(wire: WireConfig, configs: [Config; 2], [plan, other]: [Plan; 2], both: bool) {
+    // One of two has to close first.
+    let other = Plan {
+        close_last: other.close_last && !plan.close_last,
+        ..other
+    };
+    let mut wire = Wire::new(wire, configs, [plan, other], both);
+    wire.run(LONG);
+    wire.expect_whole();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
@@ -105,11 +117,7 @@ proptest! {
         other in plans(),
         both in any::<bool>(),
     ) {
-        // One of two has to close first.
-        let other = Plan { close_last: other.close_last && !plan.close_last, ..other };
-        let mut wire = Wire::new(config, [first, second], [plan, other], both);
-        wire.run(LONG);
-        wire.expect_whole();
+        run_to_the_end(config, [first, second], [plan, other], both);
     }
 }
 
@@ -130,10 +138,7 @@ proptest! {
         other in plans(),
         both in any::<bool>(),
     ) {
-        let other = Plan { close_last: other.close_last && !plan.close_last, ..other };
-        let mut wire = Wire::new(config, [first, second], [plan, other], both);
-        wire.run(LONG);
-        wire.expect_whole();
+        run_to_the_end(config, [first, second], [plan, other], both);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{packed, split};
 /// Memory for tables of descriptors: one for each chain that can be in flight (section 2.7.5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tables {
-    /// Where the first one is; the others follow.
+    /// Address of the first table; the others follow.
     pub at: Address,
     /// Descriptors of each: no more than the queue has.
     pub entries: u16,
@@ -91,7 +91,7 @@ struct Slot<T> {
 #[derive(Debug)]
 struct InFlight<T> {
     value: T,
-    /// Its last descriptor in the ring's table, and how many it has there.
+    /// Last descriptor of the chain in the ring's table, and the number that it has there.
     last: u16,
     len: u16,
     writable: u32,
@@ -167,7 +167,7 @@ impl<M: Memory, T> DriverQueue<M, T> {
         Ok(queue)
     }
 
-    /// Where the queue is, for the device.
+    /// Places of the queue's parts, for the device.
     #[must_use]
     pub fn setup(&self) -> &Setup {
         &self.setup

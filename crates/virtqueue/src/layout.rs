@@ -1,4 +1,4 @@
-//! How queues lie in memory, and what they are made of.
+//! Layout of queues in memory, and their parts.
 
 use core::fmt;
 
@@ -31,7 +31,7 @@ bitflags! {
 /// One piece of a buffer, contiguous for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins.
+    /// Address of the first byte.
     pub at: Address,
     /// Bytes.
     pub len: u32,
@@ -47,7 +47,7 @@ pub enum Left {
     Something,
 }
 
-/// Where the three parts of a queue are.
+/// Addresses of the three parts of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Areas {
     /// The table of descriptors, or the packed ring.
@@ -127,7 +127,7 @@ impl Areas {
 pub struct Setup {
     /// Descriptors: up to 32,768; a power of two unless the queue is packed.
     pub size: u16,
-    /// Where it is.
+    /// Addresses of the queue's parts.
     pub areas: Areas,
     /// Features that were negotiated.
     pub features: Features,
@@ -254,7 +254,7 @@ impl Descriptor {
     }
 }
 
-/// How far an end has gone, and up to where it has asked whether to tell the other.
+/// Progress of an end, and the place up to which it has asked whether to tell the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     index: u16,

@@ -123,7 +123,7 @@ fn want(memory: &impl Memory, setup: &Setup, wish: Address, place: Place) -> Res
     Ok(())
 }
 
-/// Where the flags of a descriptor are.
+/// Address of the flags of a descriptor.
 fn flags_at(setup: &Setup, place: Place) -> Address {
     setup.areas.descriptor(place.at).plus(14)
 }

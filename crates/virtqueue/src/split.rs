@@ -10,11 +10,11 @@ use crate::rule::{Error, Rule};
 /// (`VIRTQ_AVAIL_F_NO_INTERRUPT`, `VIRTQ_USED_F_NO_NOTIFY`).
 const QUIET: u16 = 1;
 
-/// How one end wishes to be told of what the other does.
+/// Places in which one end wishes to be told of what the other does.
 struct Wish {
-    /// Where it writes flags.
+    /// Address at which it writes flags.
     flags: Address,
-    /// Where it writes an index.
+    /// Address at which it writes an index.
     event: Address,
 }
 

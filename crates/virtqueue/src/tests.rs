@@ -8,7 +8,7 @@ mod packed;
 mod rules;
 mod vmm;
 
-/// Where the memory for buffers begins, after queue and tables.
+/// Beginning of the memory for buffers, after queue and tables.
 const BUFFERS: u64 = 0x8000;
 /// Bytes of memory.
 const MEMORY: usize = 0x1_0000;

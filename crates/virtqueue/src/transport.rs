@@ -7,7 +7,7 @@ use bitflags::bitflags;
 use crate::layout::{Features, Setup};
 
 bitflags! {
-    /// How far a device has been brought up (section 2.1).
+    /// Progress of a device's initialization (section 2.1).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Status: u8 {
         /// The device was found.

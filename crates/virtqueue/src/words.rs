@@ -10,7 +10,7 @@ use crate::memory::{Address, Memory, Unreachable};
 pub struct Words(Vec<AtomicU16>);
 
 impl Words {
-    /// So many bytes of zeros, rounded up to an even number; nothing if there is no memory for it.
+    /// Makes a number of bytes of zeros, rounded up to an even number; nothing without memory.
     #[must_use]
     pub fn new(bytes: usize) -> Option<Self> {
         let mut words = Vec::new();

@@ -129,7 +129,7 @@ impl<'a> From<Segment<'a>> for Arrival<'a> {
 /// A segment to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outgoing {
-    /// Its header.
+    /// Header of the segment.
     pub header: Header,
     /// Bytes of the payload that was handed in.
     pub payload: usize,
@@ -140,7 +140,7 @@ pub struct Outgoing {
 /// Facts about a connection for its user (`TCP_INFO`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Info {
-    /// Its state.
+    /// State of the connection.
     pub state: State,
     /// Retransmission time-out.
     pub rto: Nanos,
@@ -275,7 +275,7 @@ pub struct Connection {
     state: State,
     error: Option<Error>,
     soft_error: Option<Error>,
-    /// This end has begun the connection.
+    /// Whether this end has begun the connection.
     active: bool,
     local: u16,
     remote: u16,

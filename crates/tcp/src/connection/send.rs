@@ -10,7 +10,7 @@ const LARGEST_WINDOW: u64 = 0xffff;
 
 /// Whether new data may be sent, and if not, what it waits for.
 enum Fresh {
-    /// So many bytes.
+    /// A number of bytes is to be sent.
     Send(u64),
     /// Nothing is there, or acknowledgements are awaited.
     Wait,

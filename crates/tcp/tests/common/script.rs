@@ -7,7 +7,7 @@ use tcp::{
 
 use super::Program;
 
-/// Where the peer's numbers and the engine's begin in scripts.
+/// First sequence numbers of the peer and of the engine in scripts.
 pub const PEER: u32 = 1000;
 pub const OWN: u32 = u32::MAX - 5000;
 pub const MSS: usize = 1000;

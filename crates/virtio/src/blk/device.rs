@@ -12,12 +12,12 @@ use super::{HEADER, ID, RANGE, SECTOR, UNMAP, feature, kind, status};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackendError;
 
-/// Where the data of a disk is. Offsets and lengths are whole sectors within the capacity.
+/// The data of a disk. Offsets and lengths are whole sectors within the capacity.
 pub trait Backend {
     /// Bytes of it, whole sectors.
     fn capacity(&self) -> u64;
 
-    /// Its name: text, filled up with zeros.
+    /// Name of the disk: text, filled up with zeros.
     fn id(&self) -> [u8; ID];
 
     /// Fills a buffer.
@@ -51,7 +51,7 @@ pub trait Backend {
     fn write_zeroes(&mut self, offset: u64, len: u64, unmap: Unmap) -> Result<(), BackendError>;
 }
 
-/// How a round of serving a queue went.
+/// Outcome of a round of serving a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     /// Requests that were done.

@@ -54,7 +54,7 @@ impl fmt::Display for BadConfig {
 
 impl core::error::Error for BadConfig {}
 
-/// Where fields are.
+/// Offsets of fields.
 pub(super) mod field {
     pub const CAPACITY: usize = 0;
     pub const SIZE_MAX: usize = 8;

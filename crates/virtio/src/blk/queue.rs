@@ -100,7 +100,7 @@ pub struct Refused<V> {
     pub why: Refusal,
 }
 
-/// How a request failed.
+/// Failure of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The device says that it could not do it.
@@ -134,9 +134,9 @@ impl core::error::Error for Failure {}
 pub struct Completion<V> {
     /// The value that it was submitted with.
     pub value: V,
-    /// Its operation.
+    /// Operation of the request.
     pub operation: Operation,
-    /// How it went. The name of the disk is there for [`Operation::GetId`].
+    /// Outcome of the request. The name of the disk is there for [`Operation::GetId`].
     pub outcome: Result<Option<[u8; ID]>, Failure>,
 }
 
@@ -145,7 +145,7 @@ pub struct Completion<V> {
 struct Pending<V> {
     value: V,
     operation: Operation,
-    /// Its place for header, range, name and result, and how many pieces it has.
+    /// Place of the request's header, range, name and result, and the number of its pieces.
     slot: u16,
     pieces: u16,
     /// True if it was offered before a reset already.
@@ -165,7 +165,7 @@ pub struct Queue<M, V> {
     number: u16,
     ring: DriverQueue<M, Pending<V>>,
     properties: Properties,
-    /// Where the memory of requests begins, and which is free.
+    /// Beginning of the memory of requests, and which of it is free.
     slots: Address,
     free: Vec<u16>,
     /// The data's pieces of each slot, for offering them again.

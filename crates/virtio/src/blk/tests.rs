@@ -20,7 +20,7 @@ const SHAPE: Shape = Shape {
     pieces: 6,
 };
 
-/// Where the memory for data begins; each request has a part of it.
+/// Beginning of the memory for data; each request has a part of it.
 const DATA: u64 = 0x1_0000;
 const PART: u64 = 0x1000;
 

@@ -11,7 +11,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use super::*;
 use crate::{Left, Memory, Unreachable};
 
-/// Where the mock driver has its tables.
+/// Address of the mock driver's tables.
 const MOCK_TABLES: u64 = 0x3000_0000;
 
 /// Memory of a guest, as rust-vmm has it.

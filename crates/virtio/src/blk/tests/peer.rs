@@ -13,7 +13,7 @@ use super::super::*;
 
 /// Sectors of the disk.
 pub const SECTORS: u64 = 64;
-/// Where queues may be.
+/// Beginning of the memory for queues.
 pub const BASE: u64 = 0x1000;
 /// Bit of packed rings, which tests ask for that do not look into rings themselves.
 pub const PACKED: u64 = Features::PACKED.bits();
