@@ -31,6 +31,9 @@ pub const TRACING: &[&str] = &["gcc", "gdb", "libc6-dev", "strace"];
 /// The listing of PCI functions.
 pub const PCI: &[&str] = &["pciutils"];
 
+/// Tools for disks: loop devices, partitions, file systems.
+pub const DISKS: &[&str] = &["e2fsprogs", "fdisk", "mount", "util-linux"];
+
 /// The loader of a kernel by the one that runs.
 pub const KEXEC: &[&str] = &["kexec-tools"];
 

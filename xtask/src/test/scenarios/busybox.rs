@@ -24,10 +24,15 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("all");
     machine.timeout = Some(Duration::from_secs(300));
     machine.hardware.extra.extend(BRIDGE.map(OsString::from));
-    machine.additions.push(Addition {
-        host: rootfs::cached(&[packages::PCI])?,
-        guest: "/pciutils.tar".into(),
-    });
+    for (tools, guest) in [
+        (packages::PCI, "/pciutils.tar"),
+        (packages::DISKS, "/disk-tools.tar"),
+    ] {
+        machine.additions.push(Addition {
+            host: rootfs::cached(&[tools])?,
+            guest: guest.into(),
+        });
+    }
     let steps = batch::steps(CASES, JUDGES)?;
     batch::run(machine, &steps)
 }
