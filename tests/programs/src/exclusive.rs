@@ -11,8 +11,8 @@ const EXCLUSIVE: &[(&str, &str)] = &[
     ("receive-options-lost-are-counted", "counts of all sockets"),
     ("go-timers", "how late a timer is"),
     (
-        "loop-devices-do-not-fill-memory",
-        "how much memory may be dirty in the whole machine",
+        "loop-devices-",
+        "numbers of loop devices, and how much memory may be dirty in the whole machine",
     ),
     ("klog-", "there is one kernel log"),
     (
