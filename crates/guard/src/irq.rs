@@ -33,13 +33,17 @@ pub const DOORBELL_VECTOR: u8 = 0x28;
 /// Sent by a CPU to itself, so that its heart beats when it takes interrupts again.
 pub(crate) const HEARTBEAT_VECTOR: u8 = 0xe2;
 /// Sent by a CPU to itself, so that the program it runs is interrupted, which has met bad memory.
-pub(crate) const MEMORY_ERROR_VECTOR: u8 = 0xe4;
+/// It is delivered before all others: once the timer, which had expired meanwhile, came first, and
+/// the kernel that it led to took the error for one that had got by the program.
+pub(crate) const MEMORY_ERROR_VECTOR: u8 = 0xf0;
 /// Another CPU of the instance stops all of them.
 pub const HALT_VECTOR: u8 = 0xe3;
 /// The local timer.
 pub const TIMER_VECTOR: u8 = 0xef;
 /// The local APIC had nothing to deliver after all; not acknowledged.
 pub const SPURIOUS_VECTOR: u8 = 0xff;
+
+const _: () = assert!(MEMORY_ERROR_VECTOR > TIMER_VECTOR && TIMER_VECTOR > HALT_VECTOR);
 
 /// A function set at run time, called from interrupt handlers.
 pub(crate) struct Hook<F> {
