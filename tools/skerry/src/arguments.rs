@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Start(Start),
     /// End instances: ask their programs, then take their CPUs
     Stop(Stop),
-    /// Give a running instance more memory
+    /// Give a running instance more CPUs or memory
     Resize(Resize),
     /// Forget instances that do not run
     Rm(Remove),
@@ -135,7 +135,7 @@ pub(crate) struct What {
         value_name = "SIZE"
     )]
     pub(crate) memory: String,
-    /// Its root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
+    /// Root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
     #[arg(long, value_name = "DIR|TAR|CPIO")]
     pub(crate) rootfs: Option<PathBuf>,
     /// Set a variable of the program's environment, or pass on one of this environment
@@ -354,7 +354,7 @@ pub(crate) struct Trace {
     /// End after so many seconds [default: with the program, or when interrupted]
     #[arg(short = 's', long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) seconds: Option<Duration>,
-    /// Where the trace goes; `-` is standard output
+    /// File that the trace is written to; `-` is standard output
     #[arg(short = 'o', long, value_name = "FILE", default_value = "trace.json")]
     pub(crate) output: PathBuf,
     /// A program to run meanwhile, and its arguments

@@ -161,7 +161,7 @@ pub trait Device {
     /// The call's; `ETIMEDOUT`.
     fn wait(&self, id: u32, limit: Option<Duration>) -> io::Result<()>;
 
-    /// Gives a running instance more memory; it answers later.
+    /// Gives a running instance more CPUs or memory; it answers later.
     ///
     /// # Errors
     /// The call's, with a reason in `call`; nothing was changed.
