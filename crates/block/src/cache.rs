@@ -25,11 +25,11 @@ type Pages = ArrayVec<Page, MAX_PAGES>;
 enum State {
     /// The device fills it; nobody looks at it before that.
     Filling,
-    /// As on the device.
+    /// The device has the same bytes.
     Clean,
-    /// Newer than on the device, since this time.
+    /// Newer than what the device has, since this time (ns).
     Dirty(u64),
-    /// Being written, and written to again since this time.
+    /// The device is writing it; programs have written to it again since this time (ns), if any.
     Writing(Option<u64>),
 }
 

@@ -27,7 +27,7 @@ static IS_STARTED: Mutex<bool> = Mutex::new(false);
 /// A part of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// So much of all of it.
+    /// Hundredths of all memory.
     Percent(u64),
     /// A number of bytes.
     Bytes(u64),

@@ -104,7 +104,7 @@ struct RecordLock {
 /// Open file that holds a `flock` lock.
 #[derive(Clone, Copy, Debug)]
 struct FlockHolder {
-    /// Its address.
+    /// Address of the open file, which tells it from others.
     file: usize,
     /// The process that took the lock.
     pid: i32,

@@ -127,7 +127,8 @@ proptest! {
         ..ProptestConfig::with_cases(20_000)
     })]
 
-    /// As above, by name: `cargo test -p tcp --test wire -- --ignored`.
+    /// Checks on 20,000 wires that every byte comes once (`cargo test -p tcp --test wire --
+    /// --ignored`).
     #[test]
     #[ignore = "takes minutes"]
     fn every_byte_comes_once_twenty_thousand_times(
