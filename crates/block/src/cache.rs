@@ -40,6 +40,15 @@ struct Cached {
     is_referenced: bool,
 }
 
+/// Pages that are to be written back.
+enum Due {
+    /// Dirty pages in a row from this number on, which count as being written from now on.
+    Run(u64, Pages),
+    /// The number of a page that somebody else is writing, and whether programs have written to it
+    /// since that began.
+    Writing(u64, bool),
+}
+
 struct Contents {
     pages: BTreeMap<u64, Cached>,
     errors: ErrorSequence,
@@ -283,50 +292,95 @@ impl PageCache {
         outcomes[0]
     }
 
-    /// Writes the dirty pages among `pages` back that are so since `before` or longer (ns), and
-    /// notes errors.
-    pub(crate) fn write_back(&self, pages: Range<u64>, before: u64) {
-        let mut from = pages.start;
-        loop {
-            let mut run = Pages::new();
-            let mut first = 0;
-            for (&index, cached) in self.contents.lock().pages.range_mut(from..pages.end) {
-                let is_due = matches!(cached.state, State::Dirty(since) if since <= before);
-                if run.is_empty() {
-                    first = index;
-                } else if !is_due || index != first + run.len() as u64 || run.is_full() {
-                    break;
-                }
-                if is_due {
-                    cached.state = State::Writing(None);
-                    run.push(cached.page.clone());
-                }
-            }
+    /// The first pages among `pages` that are to be written back: those dirty since `before` or
+    /// longer (ns), which the caller has to write now, or one that somebody else is writing.
+    fn next_due(&self, pages: Range<u64>, before: u64) -> Option<Due> {
+        let mut run = Pages::new();
+        let mut first = 0;
+        for (&index, cached) in self.contents.lock().pages.range_mut(pages) {
+            let is_due = matches!(cached.state, State::Dirty(since) if since <= before);
             if run.is_empty() {
-                return;
+                if let State::Writing(again) = cached.state {
+                    return Some(Due::Writing(index, again.is_some()));
+                }
+                first = index;
+            } else if !is_due || index != first + run.len() as u64 || run.is_full() {
+                break;
             }
-            from = first + run.len() as u64;
-            let capacity = self.device.capacity();
-            // The device may have become shorter.
-            let outcome = if first * PAGE < capacity {
-                self.device
-                    .execute(Operation::Write(transfer(first, &run, capacity)))
-            } else {
-                Err(Errno::EIO)
+            if is_due {
+                cached.state = State::Writing(None);
+                run.push(cached.page.clone());
+            }
+        }
+        (!run.is_empty()).then_some(Due::Run(first, run))
+    }
+
+    /// Writes pages that [`Self::next_due`] gave, notes an error, and returns the number of the page
+    /// behind them.
+    fn write_run(&self, first: u64, run: Pages) -> u64 {
+        let behind = first + run.len() as u64;
+        let capacity = self.device.capacity();
+        // The device may have become shorter.
+        let outcome = if first * PAGE < capacity {
+            self.device
+                .execute(Operation::Write(transfer(first, &run, capacity)))
+        } else {
+            Err(Errno::EIO)
+        };
+        drop(run);
+        let mut contents = self.contents.lock();
+        contents.finish_writing(first..behind, outcome);
+        self.changed.notify_all(&contents);
+        behind
+    }
+
+    /// Writes the dirty pages among `pages` back that are so since `before` or longer (ns), and
+    /// notes errors. Leaves alone what others are writing.
+    pub(crate) fn write_back(&self, pages: Range<u64>, before: u64) {
+        let mut next = pages.start;
+        while let Some(due) = self.next_due(next..pages.end, before) {
+            next = match due {
+                Due::Run(first, run) => self.write_run(first, run),
+                Due::Writing(index, _) => index + 1,
             };
-            drop(run);
-            let mut contents = self.contents.lock();
-            contents.finish_writing(first..from, outcome);
-            self.changed.notify_all(&contents);
         }
     }
 
-    /// Writes the dirty pages of a range of bytes back and waits for those that others write.
+    /// Brings what was written to a range of bytes before this call to the device. A page that
+    /// somebody else is writing is waited for, and written once more if programs have written to it
+    /// since that began: the device may have read it before.
     pub fn write_range(&self, bytes: Range<u64>) {
         let pages = pages_of(&bytes);
-        self.write_back(pages.clone(), u64::MAX);
-        let is_written = |state| matches!(state, State::Writing(_));
-        drop(self.wait_while(&pages, is_written));
+        let mut next = pages.start;
+        while let Some(due) = self.next_due(next..pages.end, u64::MAX) {
+            next = match due {
+                Due::Run(first, run) => self.write_run(first, run),
+                Due::Writing(index, is_newer) => {
+                    self.wait_until_written(index);
+                    if is_newer {
+                        match self.next_due(index..index + 1, u64::MAX) {
+                            Some(Due::Run(first, run)) => {
+                                self.write_run(first, run);
+                            }
+                            // Somebody else was quicker, and began after the programs had written.
+                            Some(Due::Writing(..)) => self.wait_until_written(index),
+                            None => {}
+                        }
+                    }
+                    index + 1
+                }
+            };
+        }
+    }
+
+    /// Waits until the device is not writing page `index`.
+    fn wait_until_written(&self, index: u64) {
+        let mut contents = self.contents.lock();
+        while let Some(cached) = contents.pages.get(&index)
+            && matches!(cached.state, State::Writing(_))
+        {
+            contents = self.changed.wait(contents);
+        }
     }
 
     /// Brings everything that was written before to the medium. Errors are noted:
@@ -352,21 +406,27 @@ impl PageCache {
         self.contents.lock().errors.check_and_advance(cursor)
     }
 
-    /// Waits until no page among `pages` is in such a state.
-    fn wait_while(
-        &self,
-        pages: &Range<u64>,
-        is_awaited: impl Fn(State) -> bool,
-    ) -> MutexGuard<'_, Contents> {
+    /// Waits until the device neither reads nor writes any page among `pages`. After a wait it looks
+    /// on from the page that it waited for, and looks at those before it when it has come through:
+    /// a cache has many pages, and each request that ends wakes whoever waits.
+    fn wait_while_busy(&self, pages: &Range<u64>) -> MutexGuard<'_, Contents> {
         let mut contents = self.contents.lock();
-        while contents
-            .pages
-            .range(pages.clone())
-            .any(|(_, cached)| is_awaited(cached.state))
-        {
-            contents = self.changed.wait(contents);
+        let mut from = pages.start;
+        loop {
+            let busy = contents
+                .pages
+                .range(from..pages.end)
+                .find(|(_, cached)| matches!(cached.state, State::Writing(_) | State::Filling))
+                .map(|(&index, _)| index);
+            match busy {
+                Some(index) => {
+                    from = index;
+                    contents = self.changed.wait(contents);
+                }
+                None if from == pages.start => return contents,
+                None => from = pages.start,
+            }
         }
-        contents
     }
 
     /// Changes the device without the cache (discarding, zeroing): what is dirty in `bytes` is
@@ -382,16 +442,14 @@ impl PageCache {
         self.write_range(bytes.clone());
         let result = change();
         let pages = pages_of(&bytes);
-        let is_busy = |state| matches!(state, State::Writing(_) | State::Filling);
-        let mut contents = self.wait_while(&pages, is_busy);
+        let mut contents = self.wait_while_busy(&pages);
         contents.remove_if(pages, usize::MAX, |cached| cached.state == State::Clean);
         result
     }
 
     /// Forgets all pages, dirty ones too: the device has other contents now.
     pub fn forget(&self) {
-        let is_busy = |state| matches!(state, State::Writing(_) | State::Filling);
-        let mut contents = self.wait_while(&(0..u64::MAX), is_busy);
+        let mut contents = self.wait_while_busy(&(0..u64::MAX));
         let dirty = contents.remove_if(.., usize::MAX, |cached| cached.state != State::Clean);
         writeback::uncount_dirty(dirty);
         contents.remove_if(.., usize::MAX, |_| true);

@@ -1,0 +1,87 @@
+//! The page cache under all schedules with a few pre-emptions (`docs/locks.md`).
+
+use std::sync::Arc;
+
+use abi::errno::Errno;
+use block::{BlockDevice, Limits, Operation, PageCache, Request, SECTOR_SIZE};
+use task::Mutex;
+use task::explore::{Model, spawn};
+
+const PAGE: usize = 4096;
+
+/// A device of two pages, which takes its time between the pages of a request.
+struct Device(Mutex<Vec<u8>>);
+
+impl BlockDevice for Device {
+    fn capacity(&self) -> u64 {
+        2 * PAGE as u64
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::of_blocks(SECTOR_SIZE as u32)
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: &mut [Request<'_>]) {
+        for request in batch {
+            request.outcome = match &request.operation {
+                Operation::Write(transfer) => transfer.for_each_page(|page, at, len| {
+                    let mut bytes = vec![0; len];
+                    page.read(0, &mut bytes);
+                    self.0.lock()[at as usize..at as usize + len].copy_from_slice(&bytes);
+                    Ok(())
+                }),
+                Operation::Read(transfer) => transfer.for_each_page(|page, at, len| {
+                    page.write(0, &self.0.lock()[at as usize..at as usize + len]);
+                    Ok(())
+                }),
+                Operation::Flush => Ok(()),
+                _ => Err(Errno::EOPNOTSUPP),
+            };
+        }
+    }
+}
+
+fn cache() -> (Arc<Device>, Arc<PageCache>) {
+    let device = Arc::new(Device(Mutex::new(vec![0; 2 * PAGE])));
+    let cache = PageCache::new(device.clone()).unwrap();
+    (device, cache)
+}
+
+#[test]
+fn what_was_written_before_a_sync_is_on_the_device_after_it() {
+    Model::new().preemptions(3).check(|| {
+        let (device, cache) = cache();
+        cache.write(0, &[1; PAGE]).unwrap();
+        let theirs = cache.clone();
+        let other = spawn("other", move || theirs.sync());
+        cache.write(0, &[2; PAGE]).unwrap();
+        cache.sync();
+        assert_eq!(
+            device.0.lock()[0],
+            2,
+            "a sync ended before its page was written"
+        );
+        other.join();
+    });
+}
+
+#[test]
+fn a_cache_that_forgets_while_others_read_and_write_ends() {
+    Model::new().preemptions(2).check(|| {
+        let (_, cache) = cache();
+        cache.write(0, &[1; 2 * PAGE]).unwrap();
+        let theirs = cache.clone();
+        let writer = spawn("writer", move || theirs.sync());
+        let theirs = cache.clone();
+        let reader = spawn("reader", move || {
+            theirs.read(PAGE as u64, &mut [0; 8]).unwrap();
+        });
+        cache.forget();
+        writer.join();
+        reader.join();
+    });
+}
