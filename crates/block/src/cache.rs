@@ -273,6 +273,8 @@ impl PageCache {
             .len()
             .min(usize::try_from(wanted).unwrap_or(usize::MAX));
         let first = index + split as u64;
+        // Pages behind those are others', who may be filling them.
+        let behind = index + pages.len() as u64;
         let mut batch = [
             Request::new(Operation::Read(transfer(index, &pages[..split], capacity))),
             Request::new(Operation::Read(transfer(first, &pages[split..], capacity))),
@@ -282,10 +284,7 @@ impl PageCache {
         let outcomes = batch.map(|request| request.outcome);
         drop(pages);
         let mut contents = self.contents.lock();
-        for (outcome, range) in outcomes
-            .into_iter()
-            .zip([index..first, first..index + count as u64])
-        {
+        for (outcome, range) in outcomes.into_iter().zip([index..first, first..behind]) {
             contents.finish_filling(range, outcome);
         }
         self.changed.notify_all(&contents);

@@ -70,6 +70,24 @@ fn what_was_written_before_a_sync_is_on_the_device_after_it() {
 }
 
 #[test]
+fn readers_of_the_same_pages_see_what_the_device_has() {
+    Model::new().preemptions(3).check(|| {
+        let (device, cache) = cache();
+        device.0.lock().fill(7);
+        let theirs = cache.clone();
+        let second = spawn("second", move || {
+            let mut byte = [0; 1];
+            theirs.read(PAGE as u64, &mut byte).unwrap();
+            assert_eq!(byte, [7], "page 1 was read before the device had filled it");
+        });
+        let mut bytes = [0; 2 * PAGE];
+        cache.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 2 * PAGE]);
+        second.join();
+    });
+}
+
+#[test]
 fn a_cache_that_forgets_while_others_read_and_write_ends() {
     Model::new().preemptions(2).check(|| {
         let (_, cache) = cache();
