@@ -6,6 +6,7 @@
 use core::net::{IpAddr, SocketAddr};
 
 use crate::Nanos;
+use crate::handshake::Ends;
 use crate::seq::Seq;
 
 /// Nanoseconds of a step of the clock (RFC 9293, section 3.4.1).
@@ -14,6 +15,26 @@ const STEP: Nanos = 4000;
 /// A secret of 128 bits, of which the caller makes one at start-up.
 #[derive(Clone, Copy)]
 pub struct Secret(pub [u64; 2]);
+
+impl core::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// The use of a hash, so that what is seen of one tells nothing of another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// An initial sequence number.
+    Number,
+    /// An offset of a clock.
+    Clock,
+    /// A place in a table.
+    Place,
+    /// The two hashes of a SYN cookie.
+    CookieBase,
+    CookieData,
+}
 
 /// The state of SipHash.
 struct Sip([u64; 4]);
@@ -71,30 +92,34 @@ impl Secret {
         sip.0.iter().fold(0, |all, part| all ^ part)
     }
 
-    fn of_pair(&self, local: SocketAddr, remote: SocketAddr, purpose: u8) -> u64 {
-        let mut bytes = [0; 37];
-        for (place, end) in [(0, local), (18, remote)] {
+    /// SipHash of both ends, for a purpose, at a time of some kind.
+    pub(crate) fn hash_ends(&self, ends: &Ends, purpose: Purpose, count: u64) -> u64 {
+        let mut bytes = [0; 48];
+        for (place, end) in [(0, ends.local), (18, ends.remote)] {
             match end.ip() {
                 IpAddr::V4(ip) => bytes[place..place + 4].copy_from_slice(&ip.octets()),
                 IpAddr::V6(ip) => bytes[place..place + 16].copy_from_slice(&ip.octets()),
             }
             bytes[place + 16..place + 18].copy_from_slice(&end.port().to_be_bytes());
         }
-        bytes[36] = purpose;
+        bytes[36] = purpose as u8;
+        bytes[40..].copy_from_slice(&count.to_le_bytes());
         self.hash(&bytes)
     }
 
     /// Initial sequence number of a connection that begins now.
     #[must_use]
     pub fn initial(&self, now: Nanos, local: SocketAddr, remote: SocketAddr) -> Seq {
-        Seq((now / STEP) as u32).plus(self.of_pair(local, remote, 0) as u32)
+        let ends = Ends { local, remote };
+        Seq((now / STEP) as u32).plus(self.hash_ends(&ends, Purpose::Number, 0) as u32)
     }
 
     /// An offset for the clock of a connection's timestamps (RFC 7323, section 5.4): the same
     /// for the same two ends, so that a later connection's are larger.
     #[must_use]
     pub fn clock_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
-        self.of_pair(local, remote, 1) as u32
+        let ends = Ends { local, remote };
+        self.hash_ends(&ends, Purpose::Clock, 0) as u32
     }
 }
 

@@ -18,24 +18,33 @@ mod config;
 mod congestion;
 mod connection;
 mod cubic;
+mod handshake;
 mod isn;
+mod listener;
 mod rack;
 mod reassembly;
 mod rtt;
 mod scoreboard;
 mod segment;
 mod seq;
+mod syn_cookies;
 mod time_wait;
 
 pub use config::{Config, KeepAlive};
 pub use congestion::Algorithm;
 pub use connection::{Arrival, Buffers, Connection, Error, Gone, Info, Outgoing, State};
+pub use handshake::{Ends, Handshake};
 pub use isn::Secret;
+pub use listener::{
+    CookiePolicy, Incoming, ListenConfig, ListenCounts, Listener, Reaction, defer_accept_retries,
+    defer_accept_seconds,
+};
 pub use segment::{
     Flags, HEADER, Header, LONGEST_HEADER, Malformed, Options, SackBlocks, Segment, Timestamps,
     checksum,
 };
 pub use seq::{Position, Seq};
+pub use syn_cookies::SynCookies;
 pub use time_wait::{TimeWait, Verdict};
 
 /// Nanoseconds: a time since some beginning, or a span.

@@ -9,6 +9,7 @@ use recovery::Recovery;
 use timers::Timers;
 
 use crate::congestion::Congestion;
+use crate::handshake::Handshake;
 use crate::reassembly::Reassembly;
 use crate::rtt::RttEstimator;
 use crate::scoreboard::Scoreboard;
@@ -423,6 +424,48 @@ impl Connection {
         connection.state = State::SynReceived;
         connection.syn_due = true;
         Some(connection)
+    }
+
+    /// Opens a connection of a handshake that a listener has made, with the listener's settings.
+    /// The segment that completed the handshake is to be given to it next.
+    #[must_use]
+    pub fn open(config: Config, now: Nanos, handshake: &Handshake) -> Self {
+        let config = Config {
+            mss: handshake.mss,
+            window_scale: handshake.shifts.map(|(own, _)| own),
+            timestamps: handshake.recent.is_some(),
+            sack: handshake.sack,
+            ..config
+        };
+        let (iss, offset) = (handshake.iss, handshake.clock_offset);
+        let ports = handshake.ends.ports();
+        let mut connection = Self::new(config, now, ports, iss, offset);
+        connection.take_syn(
+            now,
+            &Segment {
+                header: handshake.syn(),
+                payload: &[],
+            },
+        );
+        connection.ecn.agreed = handshake.ecn;
+        connection.state = State::SynReceived;
+        let (start, end) = (connection.snd.iss, connection.snd.iss + 1);
+        connection.snd.nxt = end;
+        if connection.board.has_room() {
+            connection
+                .board
+                .push(start, end, handshake.sent.unwrap_or(now));
+            if handshake.sent.is_none() {
+                // No round trip can be measured by it.
+                connection.board.retransmit(0, 1, now);
+            }
+        }
+        let window = u64::from(handshake.window);
+        connection.rcv.largest_window = window;
+        connection.rcv.edge = connection.rcv.nxt + window;
+        connection.rcv.acknowledged = connection.rcv.nxt;
+        connection.timers.retransmission = Some(now + connection.rtt.rto());
+        connection
     }
 
     /// The state.
