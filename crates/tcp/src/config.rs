@@ -59,6 +59,8 @@ pub struct Config {
     /// Time-outs after which the connection ends (`tcp_retries2`), as a time: see
     /// [`Config::give_up_after`].
     pub retries2: u32,
+    /// As `retries2`, once the program has closed the socket (`tcp_orphan_retries`, whose 0 is 8).
+    pub orphan_retries: u32,
     /// A path that swallows long segments without a word is looked for (`tcp_mtu_probing` = 1).
     pub mtu_probing: bool,
     /// The segment size to try when the path swallows long ones (`tcp_base_mss`), and the least.
@@ -67,8 +69,9 @@ pub struct Config {
     pub least_mss: u16,
     /// Time after which a path's MTU is forgotten (RFC 8201, section 5.3; `mtu_expires`).
     pub path_expires: Nanos,
-    /// Time for which a closed socket waits for the peer's FIN (`tcp_fin_timeout`).
-    pub fin_timeout: Nanos,
+    /// Time for which a closed socket waits for the peer's FIN (`tcp_fin_timeout`, `TCP_LINGER2`);
+    /// `None`: the connection is reset instead.
+    pub fin_timeout: Option<Nanos>,
     /// Time for which late segments are waited for (2 MSL, RFC 9293, section 3.4.2).
     pub time_wait: Nanos,
     /// Time without progress that ends the connection (`TCP_USER_TIMEOUT`), if there is one.
@@ -79,6 +82,11 @@ pub struct Config {
     pub no_delay: bool,
     /// Small segments wait for more to send (`TCP_CORK`), at most [`Config::CORK`].
     pub cork: bool,
+    /// Largest window that is advertised (`TCP_WINDOW_CLAMP`), if the program has said one.
+    pub window_clamp: Option<u64>,
+    /// Largest payload of several segments at once that the interface cuts, or the caller by
+    /// [`crate::Outgoing::cut`]; 0 if there are to be none.
+    pub offload: usize,
     /// Memory for what came out of order.
     pub out_of_order: usize,
     /// Challenges, and answers to segments outside of the window, that are sent in a second
@@ -104,16 +112,19 @@ impl Default for Config {
             syn_ack_retries: 5,
             retries1: 3,
             retries2: 15,
+            orphan_retries: 8,
             mtu_probing: false,
             base_mss: 1024,
             least_mss: 48,
             path_expires: 600 * SECOND,
-            fin_timeout: 60 * SECOND,
+            fin_timeout: Some(60 * SECOND),
             time_wait: 60 * SECOND,
             user_timeout: None,
             keep_alive: None,
             no_delay: false,
             cork: false,
+            window_clamp: None,
+            offload: 0,
             out_of_order: 1 << 20,
             challenges: 10,
         }
@@ -126,15 +137,37 @@ impl Config {
     /// The longest time for which a corked segment waits.
     pub const CORK: Nanos = 200 * MILLISECOND;
 
+    /// Largest segment that the peer is told.
+    pub(crate) fn advertised_mss(&self) -> u16 {
+        self.mss.min(self.max_segment.unwrap_or(u16::MAX))
+    }
+
     /// Time without progress after which the connection ends: that of `TCP_USER_TIMEOUT`, else the
     /// time that `retries2` time-outs take from the least one on, as on Linux (924.6 s).
     #[must_use]
     pub fn give_up_after(&self) -> Nanos {
-        self.user_timeout.unwrap_or_else(|| {
-            (0..=self.retries2.min(255))
-                .map(|turn| (self.least_rto << turn.min(20)).min(crate::rtt::LARGEST_RTO))
-                .sum()
-        })
+        self.user_timeout
+            .unwrap_or_else(|| self.time_of(self.retries2))
+    }
+
+    /// The same once the program has closed the socket.
+    #[must_use]
+    pub fn give_up_orphan_after(&self) -> Nanos {
+        self.give_up_after().min(self.time_of(self.orphan_retries))
+    }
+
+    fn time_of(&self, retries: u32) -> Nanos {
+        (0..=retries.min(255))
+            .map(|turn| (self.least_rto << turn.min(20)).min(crate::rtt::LARGEST_RTO))
+            .sum()
+    }
+
+    /// The shift by which a window of `largest` bytes can be told, as Linux selects it: for the
+    /// largest receive buffer that there may ever be (`tcp_rmem`).
+    #[must_use]
+    pub fn window_scale_for(largest: u64) -> u8 {
+        let bits = largest.checked_ilog2().unwrap_or(0).saturating_sub(15);
+        bits.min(u32::from(crate::segment::LARGEST_SHIFT)) as u8
     }
 }
 
@@ -151,5 +184,27 @@ mod tests {
             ..config
         };
         assert_eq!(patient.give_up_after(), 5);
+    }
+
+    #[test]
+    fn an_orphan_is_less_patient() {
+        // 200 ms doubled eight times.
+        let config = Config::default();
+        assert_eq!(config.give_up_orphan_after(), 102_200 * MILLISECOND);
+        let patient = Config {
+            orphan_retries: 100,
+            ..config
+        };
+        assert_eq!(patient.give_up_orphan_after(), patient.give_up_after());
+    }
+
+    #[test]
+    fn windows_up_to_a_gigabyte_can_be_told() {
+        for largest in [0, 1, 0xffff, 0x10000, 6 << 20, 1 << 30, u64::MAX] {
+            let shift = Config::window_scale_for(largest);
+            assert!(shift <= 14);
+            assert!(shift == 14 || 0xffff << shift >= largest / 2, "{largest}");
+        }
+        assert_eq!(Config::window_scale_for(6 << 20), 7);
     }
 }

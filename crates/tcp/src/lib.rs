@@ -21,6 +21,7 @@ mod cubic;
 mod handshake;
 mod isn;
 mod listener;
+mod offload;
 mod rack;
 mod reassembly;
 mod rtt;
@@ -32,13 +33,16 @@ mod time_wait;
 
 pub use config::{Config, KeepAlive};
 pub use congestion::Algorithm;
-pub use connection::{Arrival, Buffers, Connection, Error, Gone, Info, Outgoing, State};
+pub use connection::{
+    Arrival, Buffers, Connection, Error, Gone, Info, Outgoing, Phase, Space, State,
+};
 pub use handshake::{Ends, Handshake};
 pub use isn::Secret;
 pub use listener::{
     CookiePolicy, Incoming, ListenConfig, ListenCounts, Listener, Reaction, defer_accept_retries,
     defer_accept_seconds,
 };
+pub use offload::Merged;
 pub use segment::{
     Flags, HEADER, Header, LONGEST_HEADER, Malformed, Options, SackBlocks, Segment, Timestamps,
     checksum,

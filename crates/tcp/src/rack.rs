@@ -81,6 +81,12 @@ impl Rack {
         }
     }
 
+    /// Whether segments were seen to be reordered.
+    #[must_use]
+    pub fn reordering_seen(&self) -> bool {
+        self.reordering_seen
+    }
+
     /// Takes note of the end of a recovery.
     pub fn recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);

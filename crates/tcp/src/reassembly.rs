@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::seq::{Position, Seq};
 
 /// Bytes that a run takes beside its own, as counted against the limit.
-const OVERHEAD: usize = 64;
+pub const OVERHEAD: usize = 64;
 
 /// Bytes without a gap, behind a gap.
 #[derive(Debug)]

@@ -13,6 +13,11 @@ pub const DUPLICATE_THRESHOLD: u32 = 3;
 /// Segments that may be outstanding: what the list may take of memory.
 const MOST_RECORDS: usize = 1 << 16;
 
+/// Records of the shortest list that has any (as `alloc` makes it).
+const LEAST_RECORDS: usize = 4;
+/// Records for which memory is kept when nothing is outstanding.
+const KEPT_RECORDS: usize = 256;
+
 /// A segment that is outstanding.
 #[derive(Clone, Debug)]
 pub struct Record {
@@ -45,6 +50,8 @@ impl Record {
 pub struct Delivery {
     /// Numbers that are delivered and were not before.
     pub bytes: u64,
+    /// Segments that are.
+    pub segments: u64,
     /// Time since a segment was sent that was sent once.
     pub rtt: Option<Nanos>,
     /// Something that was sent twice is delivered: what was sent once may have waited for it.
@@ -109,6 +116,13 @@ impl Scoreboard {
         (self.records.len(), self.sacked, self.lost)
     }
 
+    /// Number of outstanding segments that were sent again and are under way.
+    #[must_use]
+    pub fn repeated(&self) -> usize {
+        let again = |record: &&Record| record.retransmitted && record.in_flight();
+        self.records.iter().filter(again).count()
+    }
+
     /// The first outstanding segment.
     #[must_use]
     pub fn first(&self) -> Option<&Record> {
@@ -121,10 +135,33 @@ impl Scoreboard {
         self.records.iter().rposition(|record| !record.sacked)
     }
 
-    /// Whether one more can be noted.
+    /// Whether so many more can be noted.
     #[must_use]
-    pub fn has_room(&mut self) -> bool {
-        self.records.len() < MOST_RECORDS && self.records.try_reserve(1).is_ok()
+    pub fn has_room(&mut self, more: usize) -> bool {
+        self.records.len() + more <= MOST_RECORDS && self.records.try_reserve(more).is_ok()
+    }
+
+    /// Memory that the records take.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.records.capacity() * size_of::<Record>()
+    }
+
+    /// Memory that so many records more take beyond that: the list doubles at least.
+    #[must_use]
+    pub fn growth(&self, more: usize) -> usize {
+        let (needed, there) = (self.records.len() + more, self.records.capacity());
+        if needed <= there {
+            return 0;
+        }
+        (needed.max(2 * there).max(LEAST_RECORDS) - there) * size_of::<Record>()
+    }
+
+    /// Gives back the memory of a long list once nothing is outstanding.
+    pub fn shrink(&mut self) {
+        if self.records.is_empty() && self.records.capacity() > KEPT_RECORDS {
+            self.records = VecDeque::new();
+        }
     }
 
     /// Notes a segment that is sent for the first time, for which there is room.
@@ -157,6 +194,7 @@ impl Scoreboard {
             return;
         }
         delivery.bytes += record.length();
+        delivery.segments += 1;
         delivery.repeated |= record.retransmitted;
         if !record.retransmitted {
             // The newest measures.
@@ -316,7 +354,7 @@ impl Scoreboard {
     /// Notes that a record is sent again, of it at most `most` numbers. Returns what of it. What is
     /// left is a record of its own, or, if there is no memory for one, waits for the next time-out.
     pub fn retransmit(&mut self, index: usize, most: u64, now: Nanos) -> (Position, Position) {
-        if self.records[index].length() > most && self.has_room() {
+        if self.records[index].length() > most && self.has_room(1) {
             let record = &self.records[index];
             let rest = Record {
                 start: record.start + most,
@@ -337,6 +375,12 @@ impl Scoreboard {
         record.retransmitted = true;
         self.retransmitted_to = self.retransmitted_to.max(record.end);
         (record.start, record.end.min(record.start + most))
+    }
+
+    /// Whether segments were seen to be reordered.
+    #[must_use]
+    pub fn reordering_seen(&self) -> bool {
+        self.rack.reordering_seen()
     }
 
     /// The reordering window is judged anew after a recovery.
@@ -376,7 +420,7 @@ mod tests {
     fn board(segments: u64) -> Scoreboard {
         let mut board = Scoreboard::new();
         for index in 0..segments {
-            assert!(board.has_room());
+            assert!(board.has_room(1));
             board.push(
                 BASE + index * 100,
                 BASE + index * 100 + 100,

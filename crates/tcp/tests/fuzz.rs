@@ -66,11 +66,15 @@ fn life(random: &mut Random) -> u64 {
         keep_alive: random.percent(30).then_some(KeepAlive::default()),
         user_timeout: random.percent(10).then_some(100 * SECOND),
         out_of_order: 20_000,
+        offload: random.below(2) as usize * 20_000,
+        fin_timeout: random.percent(80).then_some(10 * SECOND),
+        window_clamp: random.percent(10).then_some(random.below(5000)),
         ..Config::default()
     };
     let mut now: Nanos = 0;
     // The stream is checked by nobody: forged bytes may get in.
     let mut program = Forgiving(Program::new(0, random.below(100_000)));
+    program.0.budget = random.below(100_000) as usize;
     let payload = [0; 3000];
     let mut header = Header {
         source: 80,
@@ -111,14 +115,15 @@ fn life(random: &mut Random) -> u64 {
     for _ in 0..60 {
         for turn in 0.. {
             assert!(turn < 5000, "segments without end");
-            let Some(out) = connection.next(now, &mut program, &mut [0; 1500]) else {
+            let Some(out) = connection.next(now, &mut program, &mut [0; 20_000]) else {
                 break;
             };
+            assert!(out.cut().count() <= 20_000);
             theirs = out.header.ack.0;
             ours = out.header.seq.0.wrapping_add(out.payload as u32);
         }
         assert!(connection.is_consistent());
-        assert!(connection.memory() <= 20_000);
+        assert_eq!(connection.memory(), program.0.charged);
         if let Some(at) = connection.deadline() {
             assert!(at > now, "a timer that is due and does nothing");
             if random.percent(20) {
@@ -132,6 +137,9 @@ fn life(random: &mut Random) -> u64 {
             2 if random.percent(10) => connection.abort(),
             3 => connection.path_limit(now, Seq(near(random, &[own, ours])), random.next() as u16),
             4 => program.0.read = program.0.received,
+            15 => connection.prune(&mut program),
+            16 => connection.set_offload(random.below(60_000) as usize),
+            17 => connection.set_fin_timeout(None),
             5..15 => program.0.written += random.below(5000),
             _ => {}
         }
@@ -168,6 +176,7 @@ fn life(random: &mut Random) -> u64 {
         let arrival = Arrival {
             segment,
             congested: random.percent(10),
+            segment_size: random.percent(10).then_some(random.next() as u16),
         };
         connection.arrive(now, &arrival, &mut program);
         assert!(connection.is_consistent());
@@ -207,6 +216,18 @@ impl tcp::Buffers for Forgiving {
 
     fn deliver_end(&mut self) {
         self.0.deliver_end();
+    }
+
+    fn unread(&self) -> usize {
+        self.0.unread()
+    }
+
+    fn charge(&mut self, bytes: usize) -> bool {
+        self.0.charge(bytes)
+    }
+
+    fn uncharge(&mut self, bytes: usize) {
+        self.0.uncharge(bytes);
     }
 }
 

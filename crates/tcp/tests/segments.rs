@@ -198,14 +198,12 @@ fn segments_outside_of_the_window_are_answered_and_dropped() {
         assert_eq!(script.flags(&ack), (Flags::ACK, 1, 1), "{seq} {length}");
         script.nothing();
     }
-    assert_eq!(
-        (script.program.received, script.connection.memory()),
-        (0, 0)
-    );
+    let kept = script.connection.memory();
+    assert_eq!(script.program.received, 0);
     // The last byte of the window is kept, what is behind it is not.
     script.data(49_999, 1);
     let memory = script.connection.memory();
-    assert!(memory > 0);
+    assert!(memory > kept);
     script.data(49_999, 2);
     assert_eq!(script.connection.memory(), memory);
     // Of one behind the window nothing counts.
@@ -827,6 +825,7 @@ fn congestion_is_echoed() {
     let arrival = Arrival {
         segment,
         congested: true,
+        segment_size: None,
     };
     script
         .connection

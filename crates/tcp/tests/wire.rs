@@ -24,8 +24,9 @@ fn configs() -> impl Strategy<Value = Config> {
         300_u16..1460,
         any::<bool>(),
         2000_usize..200_000,
+        prop_oneof![Just(0_usize), 500_usize..65_536],
     )
-        .prop_map(|(flags, window_scale, mss, reno, out_of_order)| {
+        .prop_map(|(flags, window_scale, mss, reno, out_of_order, offload)| {
             let [timestamps, sack, ecn, no_delay, cork] = flags;
             Config {
                 timestamps,
@@ -36,6 +37,7 @@ fn configs() -> impl Strategy<Value = Config> {
                 window_scale,
                 mss,
                 out_of_order,
+                offload,
                 algorithm: if reno {
                     Algorithm::Reno
                 } else {

@@ -2,6 +2,7 @@
 
 use super::{AckNeed, Arrival, Buffers, Connection, Error, State};
 use crate::config::Config;
+use crate::reassembly::OVERHEAD;
 use crate::segment::{Flags, Header, LARGEST_SHIFT, Segment};
 use crate::seq::{Position, Seq};
 use crate::{Nanos, SECOND};
@@ -14,6 +15,8 @@ const URGENT_REACH: u64 = 0xffff;
 impl Connection {
     /// Takes a segment of the peer, whose ports and addresses are this connection's.
     pub fn arrive(&mut self, now: Nanos, arrival: &Arrival<'_>, buffers: &mut impl Buffers) {
+        self.counts.segments_in += 1;
+        self.counts.data_segments_in += u64::from(!arrival.segment.payload.is_empty());
         match self.state {
             State::Closed => {
                 if self.reset.is_none() {
@@ -23,6 +26,7 @@ impl Connection {
             State::SynSent => self.arrive_syn_sent(now, arrival, buffers),
             _ => self.arrive_synchronized(now, arrival, buffers),
         }
+        self.settle(buffers);
     }
 
     /// Takes over what a SYN says (RFC 9293, section 3.7.1; RFC 7323, sections 2.2 and 3.2).
@@ -95,7 +99,10 @@ impl Connection {
         self.rcv.edge = self.rcv.nxt + buffers.window().min(0xffff) as u64;
         if self.state == State::Established {
             // What a SYN brings counts behind it.
-            let body = self.without_syn(segment);
+            let body = Arrival {
+                segment: self.without_syn(segment),
+                ..*arrival
+            };
             self.take_text(now, &body, buffers);
         }
     }
@@ -182,7 +189,11 @@ impl Connection {
             self.ecn.echo |= arrival.congested;
         }
         if self.state != State::Closed {
-            self.take_text(now, &segment, buffers);
+            let body = Arrival {
+                segment,
+                ..*arrival
+            };
+            self.take_text(now, &body, buffers);
         }
     }
 
@@ -316,7 +327,7 @@ impl Connection {
             State::FinWait1 => {
                 self.state = State::FinWait2;
                 if self.orphan {
-                    self.timers.linger = Some(now + self.config.fin_timeout);
+                    self.wait_for_fin(now);
                 }
             }
             State::Closing => self.wait_for_late(now),
@@ -332,7 +343,8 @@ impl Connection {
     }
 
     /// Sixth to eighth check: the urgent pointer, the text, the FIN.
-    fn take_text(&mut self, now: Nanos, segment: &Segment<'_>, buffers: &mut impl Buffers) {
+    fn take_text(&mut self, now: Nanos, arrival: &Arrival<'_>, buffers: &mut impl Buffers) {
+        let segment = &arrival.segment;
         if !self.state.receives() {
             if segment.header.flags.contains(Flags::FIN) && self.rcv.fin.is_some() {
                 self.ack = AckNeed::Now;
@@ -359,7 +371,7 @@ impl Connection {
             self.rcv.fin = Some(whole_end);
         }
         if !segment.payload.is_empty() {
-            self.take_payload(now, seq, segment.payload, buffers);
+            self.take_payload(now, seq, arrival, buffers);
         }
         self.take_fin(now, buffers);
     }
@@ -368,14 +380,13 @@ impl Connection {
         &mut self,
         now: Nanos,
         seq: Position,
-        payload: &[u8],
+        arrival: &Arrival<'_>,
         buffers: &mut impl Buffers,
     ) {
-        self.rcv.mss = self
-            .rcv
-            .mss
-            .max(payload.len() as u64)
-            .min(u64::from(self.config.mss));
+        let payload = arrival.segment.payload;
+        let size = arrival.segment_size.map_or(payload.len() as u64, u64::from);
+        self.rcv.mss = self.rcv.mss.max(size).min(u64::from(self.config.mss));
+        self.rcv.last_data = now;
         let end = seq + payload.len() as u64;
         if seq < self.rcv.nxt {
             self.reassembly.note_duplicate(seq, end.min(self.rcv.nxt));
@@ -393,7 +404,7 @@ impl Connection {
         }
         let part = &payload[(from - seq) as usize..(to - seq) as usize];
         if from > self.rcv.nxt {
-            self.reassembly.insert(from, part, self.config.out_of_order);
+            self.keep_out_of_order(from, part, buffers);
             // RFC 5681, section 4.2: a gap is told at once.
             self.ack = AckNeed::Now;
             return;
@@ -407,6 +418,12 @@ impl Connection {
         } else {
             return;
         }
+        if size >= self.rcv.mss || !self.timestamps {
+            let clock = arrival.segment.header.options.timestamps;
+            let echo = clock.map(|clock| clock.echo);
+            let echo = echo.zip(self.echoed_time(now, &arrival.segment));
+            self.meter.arrived(now, echo, self.rcv.nxt, self.rcv.edge);
+        }
         // RFC 9293, section 3.8.6.3: every second segment, and the others soon.
         let unacknowledged = self.rcv.nxt - self.rcv.acknowledged;
         let quick = self.rcv.quick > 0;
@@ -416,6 +433,14 @@ impl Connection {
         } else if self.ack == AckNeed::None {
             self.ack = AckNeed::Delayed;
             self.timers.delayed_ack = Some(now + self.config.delayed_ack);
+        }
+    }
+
+    /// Keeps bytes that are not next, if there is memory for them.
+    fn keep_out_of_order(&mut self, from: Position, part: &[u8], buffers: &mut impl Buffers) {
+        self.counts.out_of_order += 1;
+        if self.charge(part.len() + OVERHEAD, buffers) {
+            self.reassembly.insert(from, part, self.config.out_of_order);
         }
     }
 

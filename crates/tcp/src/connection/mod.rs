@@ -1,11 +1,18 @@
 //! A connection: its state, and what its owner does with it (RFC 9293, section 3.9).
 
 mod arrive;
+mod info;
+mod options;
 mod recovery;
 mod send;
+mod space;
 mod timers;
 
+use info::Counts;
+pub use info::{Info, Phase};
 use recovery::Recovery;
+use space::ReceiveMeter;
+pub use space::Space;
 use timers::Timers;
 
 use crate::congestion::Congestion;
@@ -16,7 +23,7 @@ use crate::scoreboard::Scoreboard;
 use crate::segment::{Header, Segment};
 use crate::seq::{Position, Seq};
 use crate::time_wait::TimeWait;
-use crate::{Algorithm, Config, KeepAlive, MILLISECOND, Nanos, SECOND};
+use crate::{Config, MILLISECOND, Nanos, SECOND};
 
 /// The state of a connection (RFC 9293, section 3.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +114,17 @@ pub trait Buffers {
 
     /// Tells that the peer sends no more.
     fn deliver_end(&mut self);
+
+    /// Bytes that were delivered and that the program has not read.
+    fn unread(&self) -> usize;
+
+    /// Asks for memory, for what came out of order and for records of what is outstanding: whether
+    /// there is so much. If not, the segment is dropped, or waits to be sent.
+    fn charge(&mut self, bytes: usize) -> bool;
+
+    /// Gives back memory that was charged. What a connection still has when it is dropped is its
+    /// [`Connection::memory`].
+    fn uncharge(&mut self, bytes: usize);
 }
 
 /// A segment that has arrived, with what IP says of it.
@@ -116,6 +134,9 @@ pub struct Arrival<'a> {
     pub segment: Segment<'a>,
     /// The packet was marked by a router (RFC 3168, section 5: CE).
     pub congested: bool,
+    /// Payload of one of the segments that were joined to this one, if they were
+    /// ([`crate::Merged`]).
+    pub segment_size: Option<u16>,
 }
 
 impl<'a> From<Segment<'a>> for Arrival<'a> {
@@ -123,6 +144,7 @@ impl<'a> From<Segment<'a>> for Arrival<'a> {
         Self {
             segment,
             congested: false,
+            segment_size: None,
         }
     }
 }
@@ -134,55 +156,10 @@ pub struct Outgoing {
     pub header: Header,
     /// Bytes of the payload that was handed in.
     pub payload: usize,
+    /// Payload of each segment but the last, if this stands for several ([`Config::offload`]).
+    pub segment_size: Option<u16>,
     /// Routers may mark the packet instead of dropping it (RFC 3168, section 5: ECT(0)).
     pub ecn_capable: bool,
-}
-
-/// Facts about a connection for its user (`TCP_INFO`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Info {
-    /// State of the connection.
-    pub state: State,
-    /// Retransmission time-out.
-    pub rto: Nanos,
-    /// Smoothed round trip.
-    pub rtt: Nanos,
-    /// Variation of it.
-    pub rtt_variation: Nanos,
-    /// Least round trip of the last minutes.
-    pub least_rtt: Nanos,
-    /// Largest payload of a segment that is sent.
-    pub mss: u32,
-    /// Congestion window in bytes.
-    pub cwnd: u64,
-    /// Slow-start threshold in bytes.
-    pub ssthresh: u64,
-    /// Numbers thought to be under way.
-    pub in_flight: u64,
-    /// Window of the peer in bytes.
-    pub peer_window: u64,
-    /// Time-outs since something was acknowledged.
-    pub backoff: u32,
-    /// Segments outstanding.
-    pub outstanding: usize,
-    /// Segments that the peer has out of order.
-    pub sacked: u32,
-    /// Segments taken for lost and not sent again yet.
-    pub lost: u32,
-    /// Segments that were sent again.
-    pub retransmissions: u64,
-    /// Tail loss probes that were sent.
-    pub tail_probes: u64,
-    /// Bytes that the peer has acknowledged.
-    pub acknowledged: u64,
-    /// Bytes of the peer that are delivered.
-    pub received: u64,
-    /// Both ends use timestamps.
-    pub timestamps: bool,
-    /// Both ends use selective acknowledgements.
-    pub sack: bool,
-    /// Both ends use explicit congestion notification.
-    pub ecn: bool,
 }
 
 /// The send sequence space (RFC 9293, section 3.3.1).
@@ -216,8 +193,7 @@ struct SendSpace {
     urgent: Option<Position>,
     /// When data was last sent.
     last_sent: Nanos,
-    retransmissions: u64,
-    /// Time-outs in a row; time-outs with a segment longer than the suspected limit of the path.
+    /// Time-outs in a row.
     timeouts: u32,
 }
 
@@ -244,8 +220,9 @@ struct ReceiveSpace {
     urgent: Option<Position>,
     /// Acknowledgements that are not delayed.
     quick: u32,
-    /// When something came last.
+    /// When something came last, and when data did.
     last_arrival: Nanos,
+    last_data: Nanos,
 }
 
 /// Explicit congestion notification (RFC 3168, section 6.1).
@@ -282,6 +259,10 @@ pub struct Connection {
     remote: u16,
     snd: SendSpace,
     rcv: ReceiveSpace,
+    meter: ReceiveMeter,
+    counts: Counts,
+    /// Memory that was asked for and not given back.
+    charged: usize,
     reassembly: Reassembly,
     board: Scoreboard,
     rtt: RttEstimator,
@@ -314,7 +295,7 @@ pub struct Connection {
 impl Connection {
     fn new(config: Config, now: Nanos, ports: (u16, u16), iss: Seq, clock_offset: u32) -> Self {
         let iss = iss.first();
-        let mss = config.mss.min(config.max_segment.unwrap_or(u16::MAX));
+        let mss = config.advertised_mss();
         let rtt = RttEstimator::new(config.least_rto);
         let congestion = Congestion::new(
             config.algorithm,
@@ -344,7 +325,6 @@ impl Connection {
                 small_end: iss,
                 urgent: None,
                 last_sent: now,
-                retransmissions: 0,
                 timeouts: 0,
             },
             rcv: ReceiveSpace {
@@ -360,7 +340,11 @@ impl Connection {
                 urgent: None,
                 quick: config.quick_acks,
                 last_arrival: now,
+                last_data: now,
             },
+            meter: ReceiveMeter::default(),
+            counts: Counts::default(),
+            charged: 0,
             reassembly: Reassembly::default(),
             board: Scoreboard::new(),
             rtt,
@@ -451,7 +435,7 @@ impl Connection {
         connection.state = State::SynReceived;
         let (start, end) = (connection.snd.iss, connection.snd.iss + 1);
         connection.snd.nxt = end;
-        if connection.board.has_room() {
+        if connection.board.has_room(1) {
             connection
                 .board
                 .push(start, end, handshake.sent.unwrap_or(now));
@@ -497,7 +481,18 @@ impl Connection {
         self.orphan = true;
         self.shutdown();
         if self.state == State::FinWait2 {
-            self.timers.linger = Some(now + self.config.fin_timeout);
+            self.wait_for_fin(now);
+        }
+    }
+
+    /// Waits for the peer's FIN, now that nobody reads what else it sends.
+    fn wait_for_fin(&mut self, now: Nanos) {
+        match self.config.fin_timeout {
+            Some(timeout) => self.timers.linger = Some(now + timeout),
+            None => {
+                self.reset = Some(self.reset_header());
+                self.close(None);
+            }
         }
     }
 
@@ -555,52 +550,40 @@ impl Connection {
         self.snd.una <= quoted && quoted < self.snd.nxt
     }
 
-    /// Sets or takes away probes of an idle connection (`SO_KEEPALIVE`).
-    pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
-        self.config.keep_alive = keep_alive;
-        self.timers.keep_alive_probes = 0;
-    }
-
-    /// Sets the time without progress that ends the connection (`TCP_USER_TIMEOUT`).
-    pub fn set_user_timeout(&mut self, timeout: Option<Nanos>) {
-        self.config.user_timeout = timeout;
-    }
-
-    /// Lets small segments go at once, or wait (`TCP_NODELAY`).
-    pub fn set_no_delay(&mut self, no_delay: bool) {
-        self.config.no_delay = no_delay;
-        self.push_small |= no_delay;
-    }
-
-    /// Holds small segments back, or lets them go (`TCP_CORK`).
-    pub fn set_cork(&mut self, cork: bool) {
-        self.config.cork = cork;
-        self.push_small |= !cork;
-        self.timers.cork = None;
-    }
-
-    /// Acknowledges at once for a while, or delays (`TCP_QUICKACK`).
-    pub fn set_quick_ack(&mut self, quick: bool) {
-        self.rcv.quick = if quick { Config::QUICK_ACKS } else { 0 };
-        if quick && self.ack == AckNeed::Delayed {
-            self.ack = AckNeed::Now;
-        }
-    }
-
-    /// Selects how the congestion window grows (`TCP_CONGESTION`).
-    pub fn set_algorithm(&mut self, algorithm: Algorithm) {
-        self.congestion.select(algorithm);
-    }
-
-    /// Memory that the engine holds for what came out of order.
+    /// Memory that was charged to the buffers and not given back.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.reassembly.memory()
+        self.charged
     }
 
     /// Throws away what came out of order, because memory is short. The peer sends it again.
-    pub fn prune(&mut self) {
+    pub fn prune(&mut self, buffers: &mut impl Buffers) {
         self.reassembly.clear();
+        self.settle(buffers);
+    }
+
+    /// Gives back memory that is not needed any more.
+    fn settle(&mut self, buffers: &mut impl Buffers) {
+        self.board.shrink();
+        let used = self.reassembly.memory() + self.board.memory();
+        if used < self.charged {
+            buffers.uncharge(self.charged - used);
+            self.charged = used;
+        }
+    }
+
+    /// Asks the buffers for memory.
+    fn charge(&mut self, bytes: usize, buffers: &mut impl Buffers) -> bool {
+        let granted = bytes == 0 || buffers.charge(bytes);
+        if granted {
+            self.charged += bytes;
+        }
+        granted
+    }
+
+    /// Whether so many more segments can be noted as outstanding.
+    fn has_records(&mut self, count: usize, buffers: &mut impl Buffers) -> bool {
+        self.charge(self.board.growth(count), buffers) && self.board.has_room(count)
     }
 
     /// The rest of a connection whose ends are both closed: a small record that can stand for it.
@@ -618,35 +601,6 @@ impl Connection {
             span: self.config.time_wait,
             until: self.timers.linger?,
         })
-    }
-
-    /// Facts about the connection for its user.
-    #[must_use]
-    pub fn info(&self) -> Info {
-        let (outstanding, sacked, lost) = self.board.counts();
-        Info {
-            state: self.state,
-            rto: self.rtt.rto(),
-            rtt: self.rtt.smoothed().unwrap_or(0),
-            rtt_variation: self.rtt.variation(),
-            least_rtt: self.rtt.least().unwrap_or(0),
-            mss: u32::from(self.mss()),
-            cwnd: self.congestion.cwnd,
-            ssthresh: self.congestion.ssthresh,
-            in_flight: self.in_flight(),
-            peer_window: self.snd.wnd,
-            backoff: self.rtt.backoff(),
-            outstanding,
-            sacked,
-            lost,
-            retransmissions: self.snd.retransmissions,
-            tail_probes: self.recovery.tail_probes(),
-            acknowledged: self.snd.una.saturating_sub(self.snd.iss + 1),
-            received: self.rcv.nxt.saturating_sub(self.rcv.irs + 1),
-            timestamps: self.timestamps,
-            sack: self.sack,
-            ecn: self.ecn.agreed,
-        }
     }
 
     /// Whether the counts agree with what they count, for tests.

@@ -58,12 +58,26 @@ impl Recovery {
         }
     }
 
+    /// Duplicates in a row.
+    pub(super) fn duplicates(&self) -> u32 {
+        self.duplicates
+    }
+
     pub(super) fn tail_probes(&self) -> u64 {
         self.probes
     }
 
     pub(super) fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open)
+    }
+
+    /// The repair as its user is told of it.
+    pub(super) fn public_phase(&self) -> super::Phase {
+        match self.phase {
+            Phase::Open => super::Phase::Open,
+            Phase::Fast(_) => super::Phase::Recovery,
+            Phase::Timeout => super::Phase::Loss,
+        }
     }
 
     /// Notes that so much was sent.
@@ -145,6 +159,8 @@ impl Connection {
         if let Some(rtt) = sample {
             self.rtt.sample(now, rtt);
         }
+        self.counts.delivered(&delivery, segment);
+        self.counts.last_ack = now;
         if advanced {
             self.progress(now);
         }
@@ -162,7 +178,7 @@ impl Connection {
     }
 
     /// The time at which the segment was sent whose clock is echoed (RFC 7323, section 4.1).
-    fn echoed_time(&self, now: Nanos, segment: &Segment<'_>) -> Option<Nanos> {
+    pub(super) fn echoed_time(&self, now: Nanos, segment: &Segment<'_>) -> Option<Nanos> {
         let echo = segment
             .header
             .options

@@ -29,13 +29,24 @@ impl Connection {
         buffers: &mut impl Buffers,
         payload: &mut [u8],
     ) -> Option<Outgoing> {
+        self.measure_reading(now, buffers);
+        let outgoing = self.next_segment(now, buffers, payload);
+        if let Some(outgoing) = &outgoing {
+            self.counts.sent(outgoing);
+        }
+        self.settle(buffers);
+        outgoing
+    }
+
+    fn next_segment(
+        &mut self,
+        now: Nanos,
+        buffers: &mut impl Buffers,
+        payload: &mut [u8],
+    ) -> Option<Outgoing> {
         self.run_timers(now);
         if let Some(header) = self.reset.take() {
-            return Some(Outgoing {
-                header,
-                payload: 0,
-                ecn_capable: false,
-            });
+            return Some(self.plain(header));
         }
         if self.state == State::Closed {
             return None;
@@ -49,7 +60,7 @@ impl Connection {
         self.deliver_ready(buffers);
         self.take_fin(now, buffers);
         if self.state == State::Closed {
-            return self.next(now, buffers, payload);
+            return self.next_segment(now, buffers, payload);
         }
         if self.state.sends()
             && let Some(outgoing) = self.send_data(now, buffers, payload)
@@ -73,6 +84,7 @@ impl Connection {
         Outgoing {
             header,
             payload: 0,
+            segment_size: None,
             ecn_capable: false,
         }
     }
@@ -83,13 +95,13 @@ impl Connection {
         let answer = self.state == State::SynReceived;
         if self.snd.nxt == self.snd.iss {
             self.snd.nxt = self.snd.iss + 1;
-            if self.board.has_room() {
+            if self.has_records(1, buffers) {
                 self.board.push(self.snd.iss, self.snd.nxt, now);
             }
         } else {
             // RFC 3168, section 6.1.1.1: perhaps the bits are why it was lost.
             self.config.ecn &= self.snd.timeouts < 2;
-            self.snd.retransmissions += 1;
+            self.counts.retransmissions += 1;
             if !self.board.is_empty() {
                 self.board.retransmit(0, 1, now);
             }
@@ -103,7 +115,8 @@ impl Connection {
         } else if self.config.ecn {
             flags |= Flags::ECE | Flags::CWR;
         }
-        let room = (buffers.window() as u64).min(LARGEST_WINDOW);
+        let clamp = self.config.window_clamp.unwrap_or(u64::MAX);
+        let room = (buffers.window() as u64).min(clamp).min(LARGEST_WINDOW);
         self.rcv.largest_window = room;
         if answer {
             self.rcv.edge = self.rcv.edge.max(self.rcv.nxt + room);
@@ -127,11 +140,7 @@ impl Connection {
             window: room as u16,
             urgent: 0,
             options: Options {
-                mss: Some(
-                    self.config
-                        .mss
-                        .min(self.config.max_segment.unwrap_or(u16::MAX)),
-                ),
+                mss: Some(self.config.advertised_mss()),
                 window_scale: self.config.window_scale,
                 sack_permitted: self.sack,
                 timestamps: self.timestamps.then_some(clock),
@@ -181,7 +190,8 @@ impl Connection {
     /// The right edge that could be advertised.
     fn possible_edge(&self, buffers: &impl Buffers) -> Position {
         let unit = (1 << self.rcv.shift) - 1;
-        let room = (buffers.window() as u64) & !unit;
+        let clamp = self.config.window_clamp.unwrap_or(u64::MAX);
+        let room = (buffers.window() as u64).min(clamp) & !unit;
         self.rcv.nxt + room.min(LARGEST_WINDOW << self.rcv.shift)
     }
 
@@ -229,7 +239,12 @@ impl Connection {
                 if probe {
                     self.recovery.probed(self.snd.nxt + length, false);
                 }
-                return Some(self.send_fresh(now, length, buffers, payload));
+                let length = if probe {
+                    length
+                } else {
+                    self.several(length, mss, payload.len(), buffers)
+                };
+                return Some(self.send_fresh(now, length, mss, buffers, payload));
             }
             Fresh::Wait => self.arm_waiting(now, false, false),
             Fresh::Window => self.arm_waiting(now, true, false),
@@ -253,9 +268,9 @@ impl Connection {
     /// Judges whether something new may be sent: windows (RFC 5681, section 3.1), silly window
     /// avoidance (RFC 9293, section 3.8.6.2.1), Nagle's algorithm (RFC 1122, section 4.2.3.4) with
     /// Minshall's change (draft-minshall-nagle-01), the cork.
-    fn fresh(&mut self, now: Nanos, mss: u64, probe: bool, buffers: &impl Buffers) -> Fresh {
+    fn fresh(&mut self, now: Nanos, mss: u64, probe: bool, buffers: &mut impl Buffers) -> Fresh {
         let (unsent, fin) = self.unsent(buffers);
-        if unsent == 0 && !fin || !self.board.has_room() {
+        if unsent == 0 && !fin || !self.has_records(1, buffers) {
             return Fresh::Wait;
         }
         let idle = self.board.is_empty();
@@ -288,11 +303,37 @@ impl Connection {
         Fresh::Send(length)
     }
 
-    /// Sends `length` new bytes, and the FIN if it is next.
+    /// Length of several segments that may go at once with a first one of `length` bytes: whole
+    /// ones, as many as the windows, the hardware and the payload have room for.
+    fn several(
+        &mut self,
+        length: u64,
+        mss: u64,
+        payload: usize,
+        buffers: &mut impl Buffers,
+    ) -> u64 {
+        let most = self.config.offload.min(payload) as u64;
+        let marked = self.ecn.reduced || self.snd.urgent.is_some_and(|at| at > self.snd.nxt);
+        if length < mss || most < 2 * mss || marked {
+            return length;
+        }
+        let (unsent, _) = self.unsent(buffers);
+        let usable = (self.snd.una + self.snd.wnd).saturating_sub(self.snd.nxt);
+        let congestion = self.congestion.cwnd.saturating_sub(self.in_flight());
+        let count = (most.min(unsent).min(usable).min(congestion) / mss).max(1);
+        if self.has_records(count as usize, buffers) {
+            count * mss
+        } else {
+            length
+        }
+    }
+
+    /// Sends `length` new bytes, in segments of `mss`, and the FIN if it is next.
     fn send_fresh(
         &mut self,
         now: Nanos,
         length: u64,
+        mss: u64,
         buffers: &mut impl Buffers,
         payload: &mut [u8],
     ) -> Outgoing {
@@ -311,10 +352,19 @@ impl Connection {
         if fin {
             self.snd.fin = Some(start + length);
         }
-        let outgoing = self.compose(now, start, end, buffers, payload);
+        let mut outgoing = self.compose(now, start, end, buffers, payload);
         self.snd.nxt = end;
         self.snd.last_sent = now;
-        self.board.push(start, end, now);
+        // A record for each segment: the peer acknowledges them one by one.
+        let mut from = start;
+        while end > from + mss + u64::from(fin) {
+            self.board.push(from, from + mss, now);
+            from += mss;
+        }
+        self.board.push(from, end, now);
+        if length > mss {
+            outgoing.segment_size = u16::try_from(mss).ok();
+        }
         self.recovery.sent(end - start);
         self.arm_after_sending(now);
         outgoing
@@ -329,8 +379,11 @@ impl Connection {
         buffers: &mut impl Buffers,
         payload: &mut [u8],
     ) -> Outgoing {
+        // For the rest, if the segment is too long now.
+        self.has_records(1, buffers);
         let (start, end) = self.board.retransmit(index, mss, now);
-        self.snd.retransmissions += 1;
+        self.counts.retransmissions += 1;
+        self.counts.bytes_again += end - start;
         self.snd.last_sent = now;
         self.recovery.sent(end - start);
         let mut outgoing = self.compose(now, start, end, buffers, payload);
@@ -380,6 +433,7 @@ impl Connection {
         Outgoing {
             header,
             payload: length,
+            segment_size: None,
             ecn_capable: self.ecn.agreed && length > 0,
         }
     }

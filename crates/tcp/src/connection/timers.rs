@@ -115,6 +115,15 @@ impl Connection {
         }
     }
 
+    /// Time without progress after which the connection ends.
+    fn patience(&self) -> Nanos {
+        if self.orphan {
+            self.config.give_up_orphan_after()
+        } else {
+            self.config.give_up_after()
+        }
+    }
+
     fn give_up(&mut self, error: Error) {
         let error = self.soft_error.unwrap_or(error);
         self.close(Some(error));
@@ -140,7 +149,7 @@ impl Connection {
                         .user_timeout
                         .is_some_and(|limit| now - since >= limit)
             }
-            None => now.saturating_sub(since) >= self.config.give_up_after(),
+            None => now.saturating_sub(since) >= self.patience(),
         };
         if over {
             self.give_up(Error::TimedOut);
@@ -192,8 +201,8 @@ impl Connection {
             .config
             .user_timeout
             .is_some_and(|limit| waited >= limit)
-            || unanswered.min(waited) >= self.config.give_up_after()
-            || self.orphan && waited >= self.config.give_up_after();
+            || unanswered.min(waited) >= self.patience()
+            || self.orphan && waited >= self.patience();
         if over {
             self.give_up(Error::TimedOut);
             return;

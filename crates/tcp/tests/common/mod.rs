@@ -52,6 +52,11 @@ pub struct Program {
     pub room: u64,
     pub ended: bool,
     pub gone: bool,
+    /// Memory that the connection has, and may have.
+    pub charged: usize,
+    pub budget: usize,
+    /// The receive buffer grows as the connection wants, up to this.
+    pub largest_room: u64,
 }
 
 impl Program {
@@ -65,6 +70,9 @@ impl Program {
             room,
             ended: false,
             gone: false,
+            charged: 0,
+            budget: usize::MAX,
+            largest_room: 0,
         }
     }
 }
@@ -112,6 +120,23 @@ impl Buffers for Program {
     fn deliver_end(&mut self) {
         assert!(!self.ended, "the end comes once");
         self.ended = true;
+    }
+
+    fn unread(&self) -> usize {
+        (self.received - self.read) as usize
+    }
+
+    fn charge(&mut self, bytes: usize) -> bool {
+        let granted = bytes <= self.budget - self.charged;
+        if granted {
+            self.charged += bytes;
+        }
+        granted
+    }
+
+    fn uncharge(&mut self, bytes: usize) {
+        assert!(bytes <= self.charged, "more is given back than was charged");
+        self.charged -= bytes;
     }
 }
 
@@ -334,6 +359,7 @@ impl Wire {
         let end = &mut self.ends[side];
         let connection = end.connection.as_ref().unwrap();
         assert!(connection.is_consistent(), "counts are wrong");
+        assert_eq!(connection.memory(), end.program.charged);
         let info = connection.info();
         if header.flags.contains(Flags::SYN) {
             let shift = header.options.window_scale.filter(|_| scaled);
@@ -412,15 +438,20 @@ impl Wire {
             let Some(outgoing) = connection.next(now, &mut end.program, &mut payload) else {
                 break;
             };
+            if let Some(size) = outgoing.segment_size {
+                assert!(outgoing.payload > usize::from(size));
+                assert!(outgoing.payload <= end.config.offload);
+            }
             self.check(side, &outgoing.header, outgoing.payload);
-            let congested = outgoing.ecn_capable && self.random.percent(self.config.marking);
-            self.put(
-                side,
-                &outgoing.header,
-                &payload[..outgoing.payload],
-                congested,
-            );
+            for (header, range) in outgoing.cut() {
+                let congested = outgoing.ecn_capable && self.random.percent(self.config.marking);
+                self.put(side, &header, &payload[range], congested);
+            }
         }
+        let end = &mut self.ends[side];
+        let wanted = end.connection.as_ref().unwrap().space().receive;
+        let most = end.program.largest_room;
+        end.program.room = end.program.room.max(wanted.min(most));
     }
 
     fn arrive(&mut self, side: usize, bytes: &[u8], congested: bool) {
@@ -446,7 +477,11 @@ impl Wire {
                 end.allowed = Some(edge.0);
             }
         }
-        let arrival = Arrival { segment, congested };
+        let arrival = Arrival {
+            segment,
+            congested,
+            segment_size: None,
+        };
         if end.connection.is_none() && self.listens {
             let config = end.config.clone();
             end.connection = Connection::accept(config, self.now, &arrival, end.iss, 77);
@@ -538,7 +573,7 @@ impl Wire {
             assert_eq!(connection.error(), None, "{}", self.describe());
             assert_eq!(end.program.received, peer.plan.send, "{}", self.describe());
             assert!(end.program.ended);
-            assert_eq!(connection.memory(), 0);
+            assert!(connection.memory() <= end.program.charged);
         }
     }
 }
