@@ -4,8 +4,9 @@ mod common;
 
 use common::{Program, Random};
 use tcp::{
-    Arrival, Config, Connection, Flags, Header, KeepAlive, MILLISECOND, Nanos, Options, SECOND,
-    SackBlocks, Segment, Seq, State, Timestamps,
+    Arrival, Config, Connection, Ends, Flags, Header, Incoming, KeepAlive, ListenConfig, Listener,
+    MILLISECOND, Nanos, Options, Reaction, SECOND, SackBlocks, Secret, Segment, Seq, State,
+    SynCookies, Timestamps,
 };
 
 /// A number that is often near an interesting one.
@@ -54,9 +55,52 @@ fn options(random: &mut Random, own: &[u32], clock: u32) -> Options {
     options
 }
 
+/// The connection that a listener makes for a SYN, and its first number.
+fn accepted(connection: Config, now: Nanos, syn: Header) -> (Connection, Seq) {
+    let config = ListenConfig {
+        connection: connection.clone(),
+        ..ListenConfig::default()
+    };
+    let mut listener = Listener::new(config, Secret([1, 2]));
+    let cookies = SynCookies::new(Secret([3, 4]));
+    let mut take = |header| {
+        let arrival = Arrival::from(Segment {
+            header,
+            payload: &[],
+        });
+        let incoming = Incoming {
+            ends: Ends {
+                local: ([10, 0, 0, 1], 5000).into(),
+                remote: ([10, 0, 0, 2], 80).into(),
+            },
+            arrival,
+            mss: 1460,
+            iss: None,
+        };
+        listener.arrive(now, &cookies, &incoming)
+    };
+    let Reaction::Answer(answer) = take(syn) else {
+        panic!("a SYN is answered");
+    };
+    let ack = Header {
+        flags: Flags::ACK,
+        seq: syn.seq.plus(1),
+        ack: answer.seq.plus(1),
+        options: Options {
+            timestamps: syn.options.timestamps,
+            ..Options::default()
+        },
+        ..syn
+    };
+    let Reaction::Open(handshake) = take(ack) else {
+        panic!("an acknowledgement opens");
+    };
+    (Connection::open(connection, now, &handshake), answer.seq)
+}
+
 /// One connection that hears nothing but nonsense near the truth. Returns how many segments.
 fn life(random: &mut Random) -> u64 {
-    let (own, peer) = (random.next() as u32, random.next() as u32);
+    let (mut own, peer) = (random.next() as u32, random.next() as u32);
     let config = Config {
         timestamps: random.percent(50),
         sack: random.percent(70),
@@ -105,11 +149,9 @@ fn life(random: &mut Random) -> u64 {
         }
         connection
     } else {
-        let segment = Segment {
-            header,
-            payload: &[],
-        };
-        Connection::accept(config, now, &Arrival::from(segment), Seq(own), 0).unwrap()
+        let (connection, iss) = accepted(config, now, header);
+        own = iss.0;
+        connection
     };
     let (mut segments, mut theirs, mut ours) = (1, peer, own);
     for _ in 0..60 {

@@ -15,9 +15,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Program, Random, byte_at};
+use common::{Program, Random, byte_at, ipv4};
 use tcp::{
-    Arrival, Config, Connection, Error, Flags, Header, Nanos, Secret, Segment, Seq, State, checksum,
+    Arrival, Config, Connection, Ends, Error, Flags, Header, Incoming, ListenConfig, Listener,
+    Nanos, Reaction, Secret, Segment, Seq, State, SynCookies,
 };
 
 const LINUX: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
@@ -194,24 +195,7 @@ impl<'a> Wire<'a> {
     }
 
     fn send(&mut self, header: &Header, payload: &[u8]) {
-        let mut segment = vec![0; header.length() + payload.len()];
-        let length = header.emit(&mut segment).unwrap();
-        segment[length..].copy_from_slice(payload);
-        let sum = checksum(ENGINE.into(), LINUX.into(), &segment);
-        segment[16..18].copy_from_slice(&sum.to_be_bytes());
-        let total = (20 + segment.len()) as u16;
-        let mut packet = vec![0x45, 0];
-        packet.extend(total.to_be_bytes());
-        packet.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
-        packet.extend(ENGINE.octets());
-        packet.extend(LINUX.octets());
-        let words = packet.chunks(2);
-        let sum: u32 = words
-            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-            .sum();
-        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-        packet[10..12].copy_from_slice(&sum.to_be_bytes());
-        packet.extend(segment);
+        let packet = ipv4::packet(ENGINE, LINUX, header, payload);
         for packet in self.disturb(0, packet) {
             self.device.write_all(&packet).unwrap();
         }
@@ -228,11 +212,8 @@ impl<'a> Wire<'a> {
 
     /// The segment of a packet, if it is for the port of this run.
     fn segment<'p>(&self, packet: &'p [u8]) -> Option<Segment<'p>> {
-        if packet.len() < 20 || packet[0] != 0x45 || packet[9] != 6 {
-            return None;
-        }
-        let segment = Segment::verify(LINUX.into(), ENGINE.into(), &packet[20..])
-            .expect("Linux sends right segments");
+        let segment = ipv4::segment(LINUX, ENGINE, packet)?;
+        let segment = segment.expect("Linux sends right segments");
         (segment.header.destination == self.port).then_some(segment)
     }
 
@@ -253,12 +234,21 @@ impl<'a> Wire<'a> {
                 linux_side(TcpStream::connect((ENGINE, port)).unwrap(), bytes);
             }),
         };
+        let listen = ListenConfig {
+            connection: config.clone(),
+            ..ListenConfig::default()
+        };
+        let mut listener = Listener::new(listen, secret);
+        let cookies = SynCookies::new(secret);
         let mut program = Program::new(0, 200_000);
         let mut payload = [0; 1500];
         let mut shut = false;
         loop {
             let now = self.now();
             let mut wait = Duration::from_millis(100);
+            while let Some((_, header)) = listener.next(now) {
+                self.send(&header, &[]);
+            }
             if let Some(engine) = &mut connection {
                 program.read = program.received;
                 program.written = bytes.min(program.released + 100_000);
@@ -286,9 +276,27 @@ impl<'a> Wire<'a> {
                     continue;
                 };
                 let arrival = Arrival::from(segment);
-                match &mut connection {
-                    Some(engine) => engine.arrive(now, &arrival, &mut program),
-                    none => *none = Connection::accept(config.clone(), now, &arrival, iss, 99),
+                if connection.is_none() {
+                    let incoming = Incoming {
+                        ends: Ends {
+                            local,
+                            remote: (LINUX, segment.header.source).into(),
+                        },
+                        arrival,
+                        mss: config.mss,
+                        iss: None,
+                    };
+                    match listener.arrive(now, &cookies, &incoming) {
+                        Reaction::Drop => {}
+                        Reaction::Answer(header) => self.send(&header, &[]),
+                        Reaction::Open(handshake) => {
+                            let open = Connection::open(config.clone(), now, &handshake);
+                            connection = listener.opened(&handshake).then_some(open);
+                        }
+                    }
+                }
+                if let Some(engine) = &mut connection {
+                    engine.arrive(now, &arrival, &mut program);
                 }
             }
         }

@@ -385,31 +385,6 @@ impl Connection {
         connection
     }
 
-    /// Answers a SYN that came to a listener (RFC 9293, section 3.10.7.2). `None` if the segment
-    /// is not one that opens a connection.
-    #[must_use]
-    pub fn accept(
-        config: Config,
-        now: Nanos,
-        arrival: &Arrival<'_>,
-        iss: Seq,
-        clock_offset: u32,
-    ) -> Option<Self> {
-        use crate::Flags;
-        let header = &arrival.segment.header;
-        let controls = Flags::SYN | Flags::ACK | Flags::RST;
-        if header.flags & controls != Flags::SYN {
-            return None;
-        }
-        let ports = (header.destination, header.source);
-        let mut connection = Self::new(config, now, ports, iss, clock_offset);
-        connection.take_syn(now, &arrival.segment);
-        connection.ecn.agreed = header.flags.contains(Flags::ECE | Flags::CWR);
-        connection.state = State::SynReceived;
-        connection.syn_due = true;
-        Some(connection)
-    }
-
     /// Opens a connection of a handshake that a listener has made, with the listener's settings.
     /// The segment that completed the handshake is to be given to it next.
     #[must_use]

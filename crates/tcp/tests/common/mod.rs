@@ -2,6 +2,7 @@
 //! passes.
 #![allow(dead_code)] // Each test uses a part.
 
+pub mod ipv4;
 pub mod script;
 
 use std::cmp::Reverse;
@@ -9,8 +10,9 @@ use std::collections::BinaryHeap;
 use std::net::{IpAddr, SocketAddr};
 
 use tcp::{
-    Arrival, Buffers, Config, Connection, Flags, Gone, Header, MILLISECOND, Nanos, SECOND, Secret,
-    Segment, Seq, State, checksum,
+    Arrival, Buffers, Config, Connection, Ends, Flags, Gone, Header, Incoming, ListenConfig,
+    Listener, MILLISECOND, Nanos, Reaction, SECOND, Secret, Segment, Seq, State, SynCookies,
+    checksum,
 };
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -222,6 +224,7 @@ pub struct End {
     peer_shift: u8,
     sent_to: Option<Seq>,
     tail_probes: u64,
+    listener: Option<Listener>,
 }
 
 /// Two ends and what is between them.
@@ -235,7 +238,7 @@ pub struct Wire {
     free_at: [Nanos; 2],
     pub segments: u64,
     pub dropped: u64,
-    listens: bool,
+    cookies: SynCookies,
 }
 
 pub fn address(side: usize) -> SocketAddr {
@@ -272,7 +275,13 @@ impl Wire {
             let (local, remote) = (address(own), address(1 - own));
             let iss = secret.initial(0, local, remote);
             let ports = (local.port(), remote.port());
+            let listener = ListenConfig {
+                connection: config.clone(),
+                window: plan.room.min(0xffff) as u16,
+                ..ListenConfig::default()
+            };
             End {
+                listener: (!connects).then(|| Listener::new(listener, secret)),
                 connection: connects
                     .then(|| Connection::connect(config.clone(), 0, ports, iss, own as u32 * 77)),
                 config,
@@ -300,7 +309,7 @@ impl Wire {
             free_at: [0; 2],
             segments: 0,
             dropped: 0,
-            listens: !both,
+            cookies: SynCookies::new(secret),
         }
     }
 
@@ -350,17 +359,13 @@ impl Wire {
         }
     }
 
-    /// Checks a segment that leaves.
-    fn check(&mut self, side: usize, header: &Header, length: usize) {
+    /// Checks that the window that a header advertises does not shrink.
+    fn check_window(&mut self, side: usize, header: &Header) {
         let scaled = self
             .ends
             .iter()
             .all(|end| end.config.window_scale.is_some());
         let end = &mut self.ends[side];
-        let connection = end.connection.as_ref().unwrap();
-        assert!(connection.is_consistent(), "counts are wrong");
-        assert_eq!(connection.memory(), end.program.charged);
-        let info = connection.info();
         if header.flags.contains(Flags::SYN) {
             let shift = header.options.window_scale.filter(|_| scaled);
             end.shift = shift.unwrap_or(0);
@@ -379,6 +384,16 @@ impl Wire {
                 _ => edge.0,
             });
         }
+    }
+
+    /// Checks a segment that leaves.
+    fn check(&mut self, side: usize, header: &Header, length: usize) {
+        self.check_window(side, header);
+        let end = &mut self.ends[side];
+        let connection = end.connection.as_ref().unwrap();
+        assert!(connection.is_consistent(), "counts are wrong");
+        assert_eq!(connection.memory(), end.program.charged);
+        let info = connection.info();
         if length > 0 {
             let last = header.seq.plus(length as u32);
             let allowed = end.allowed.expect("data before the peer's window is known");
@@ -404,6 +419,12 @@ impl Wire {
 
     fn run_end(&mut self, side: usize) {
         let now = self.now;
+        while let Some(listener) = &mut self.ends[side].listener
+            && let Some((_, header)) = listener.next(now)
+        {
+            self.check_window(side, &header);
+            self.put(side, &header, &[], false);
+        }
         let end = &mut self.ends[side];
         let Some(connection) = &mut end.connection else {
             return;
@@ -482,15 +503,30 @@ impl Wire {
             congested,
             segment_size: None,
         };
-        if end.connection.is_none() && self.listens {
-            let config = end.config.clone();
-            end.connection = Connection::accept(config, self.now, &arrival, end.iss, 77);
-            if end.connection.is_none()
-                && let Some(refusal) = segment.refusal()
-            {
-                self.put(side, &refusal, &[], false);
+        if let (None, Some(listener)) = (&end.connection, &mut end.listener) {
+            let incoming = Incoming {
+                ends: Ends {
+                    local: address(side),
+                    remote: address(1 - side),
+                },
+                arrival,
+                mss: end.config.mss,
+                iss: None,
+            };
+            match listener.arrive(self.now, &self.cookies, &incoming) {
+                Reaction::Drop => return,
+                Reaction::Answer(answer) => {
+                    end.iss = answer.seq;
+                    end.allowed = None;
+                    self.check_window(side, &answer);
+                    return self.put(side, &answer, &[], false);
+                }
+                Reaction::Open(handshake) => {
+                    assert!(listener.opened(&handshake));
+                    let config = end.config.clone();
+                    end.connection = Some(Connection::open(config, self.now, &handshake));
+                }
             }
-            return;
         }
         if let Some(connection) = &mut end.connection {
             connection.arrive(self.now, &arrival, &mut end.program);
@@ -507,6 +543,10 @@ impl Wire {
             let mut earlier = |at: Nanos| next = Some(next.map_or(at, |other| other.min(at)));
             let mut done = true;
             for end in &self.ends {
+                if let Some(at) = end.listener.as_ref().and_then(Listener::deadline) {
+                    assert!(at > self.now, "an answer that is due and does not go");
+                    earlier(at);
+                }
                 if let Some(connection) = &end.connection {
                     done &= connection.state() == State::Closed;
                     if let Some(deadline) = connection.deadline() {
