@@ -3,7 +3,14 @@
 
 use crate::segment::{Flags, Header, Options, Segment, Timestamps};
 use crate::seq::Seq;
-use crate::{MILLISECOND, Nanos};
+use crate::{MILLISECOND, Nanos, SECOND};
+
+/// Distance from the last number of a connection to the first of one that follows it: whatever is
+/// under way of the old one is not in the new one's window, as long as that is not scaled.
+const APART: u32 = 0xffff + 2;
+/// Least time between two answers to segments without data or controls (Linux
+/// `tcp_invalid_ratelimit`).
+pub(crate) const ANSWER_INTERVAL: Nanos = 500 * MILLISECOND;
 
 /// The fate of a segment that belongs to a waiting connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +34,8 @@ pub struct TimeWait {
     pub(crate) clock_offset: u32,
     pub(crate) span: Nanos,
     pub(crate) until: Nanos,
+    /// When a segment without data or controls was answered last.
+    pub(crate) answered: Option<Nanos>,
 }
 
 impl TimeWait {
@@ -34,6 +43,15 @@ impl TimeWait {
     #[must_use]
     pub fn deadline(&self) -> Nanos {
         self.until
+    }
+
+    /// The first number of a connection that this end may begin although it waits
+    /// (`tcp_tw_reuse`): if both ends have clocks, which tell the new one's segments from late ones
+    /// (RFC 6191, section 2), and a second has passed since the peer's was seen.
+    #[must_use]
+    pub fn follow(&self, now: Nanos) -> Option<Seq> {
+        let (_, seen) = self.recent?;
+        (now.saturating_sub(seen) > SECOND).then(|| self.snd_nxt.plus(APART))
     }
 
     /// Takes a segment.
@@ -52,11 +70,20 @@ impl TimeWait {
                 _ => self.rcv_nxt.before(header.seq),
             };
             if later {
-                return Verdict::Reopen(self.snd_nxt.plus(0xffff + 2));
+                return Verdict::Reopen(self.snd_nxt.plus(APART));
             }
         }
         if segment.is_empty() && header.seq == self.rcv_nxt {
             return Verdict::Drop;
+        }
+        if segment.is_empty() {
+            if self
+                .answered
+                .is_some_and(|last| now.saturating_sub(last) < ANSWER_INTERVAL)
+            {
+                return Verdict::Drop;
+            }
+            self.answered = Some(now);
         }
         if header.flags.contains(Flags::FIN) && header.seq.plus(segment.len()) == self.rcv_nxt {
             // The acknowledgement of the FIN was lost (RFC 9293, section 3.10.7.4).

@@ -913,7 +913,47 @@ fn late_segments_meet_a_record() {
         arrive(header(Flags::SYN, 3, 0), until),
         Verdict::Reopen(_)
     ));
+    // One that says nothing new is answered twice a second at most, an end always.
+    let odd = header(Flags::ACK, 50, 2);
+    assert!(matches!(arrive(odd, until), Verdict::Answer(_)));
+    assert_eq!(arrive(odd, until + 499 * MILLISECOND), Verdict::Drop);
+    assert!(matches!(
+        arrive(header(Flags::FIN | Flags::ACK, 1, 2), until),
+        Verdict::Answer(_)
+    ));
+    let later = until + 500 * MILLISECOND;
+    assert!(matches!(arrive(odd, later), Verdict::Answer(_)));
     assert_eq!(record.deadline(), until + 60 * SECOND);
+}
+
+/// RFC 6191, section 2; Linux `tcp_tw_reuse`: this end may begin anew if clocks keep the two apart.
+#[test]
+fn this_end_follows_itself() {
+    let wait = |timestamps| {
+        let mut script = Script::connect(Config {
+            timestamps,
+            ..config()
+        });
+        script.one();
+        let with_clock = |mut header: tcp::Header| {
+            let clock = Timestamps { value: 9, echo: 0 };
+            header.options.timestamps = timestamps.then_some(clock);
+            header
+        };
+        let mut answer = header(Flags::SYN | Flags::ACK, 0, 1);
+        answer.options = syn_options();
+        script.arrive(with_clock(answer), &[]);
+        script.all();
+        script.connection.shutdown();
+        script.one();
+        script.arrive(with_clock(header(Flags::FIN | Flags::ACK, 1, 2)), &[]);
+        script.all();
+        script.connection.time_wait().expect("it waits")
+    };
+    assert_eq!(wait(false).follow(10 * SECOND), None);
+    assert_eq!(wait(true).follow(SECOND), None);
+    let next = Seq(OWN).plus(2 + 0xffff + 2);
+    assert_eq!(wait(true).follow(SECOND + 1), Some(next));
 }
 
 /// RFC 9293, section 3.10.7.1: nobody's segments.

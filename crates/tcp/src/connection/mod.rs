@@ -575,6 +575,7 @@ impl Connection {
             clock_offset: self.clock_offset,
             span: self.config.time_wait,
             until: self.timers.linger?,
+            answered: None,
         })
     }
 

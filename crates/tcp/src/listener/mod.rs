@@ -10,11 +10,9 @@ use crate::isn::{Purpose, Secret};
 use crate::segment::{Flags, Header, LARGEST_SHIFT, Options};
 use crate::seq::Seq;
 use crate::syn_cookies::{self, ClockOptions, SynCookies};
-use crate::{Arrival, Config, MILLISECOND, Nanos};
+use crate::time_wait::ANSWER_INTERVAL;
+use crate::{Arrival, Config, Nanos};
 
-/// Least time between two answers of a half-open connection to segments that are not acceptable
-/// (Linux `tcp_invalid_ratelimit`).
-const ANSWER_INTERVAL: Nanos = 500 * MILLISECOND;
 /// Segment size of a peer that says none (RFC 9293, section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
