@@ -47,13 +47,22 @@ pub(crate) fn use_ring() {
     SINK.store(SINK_RING, Ordering::Release);
 }
 
-/// Registers the back end. The level is `info`, or what `loglevel=` on the command line says (a
-/// name, or 0 to 7 as in Linux).
+/// Lines with a number below this are on the console, as on Linux.
+static CONSOLE_LEVEL: AtomicU8 = AtomicU8::new(kmsg::DEFAULT_CONSOLE_LEVEL);
+
+/// Registers the back end. The console shows `info`, or what `loglevel=` on the command line says
+/// (a name, or a number as on Linux).
 pub fn init() {
-    let level = kmsg::level_of_cmdline(role::cmdline()).unwrap_or(LevelFilter::Info);
     // Fails only if it was registered before, which leaves it in place.
     let _ = ::log::set_logger(&BACK_END);
-    ::log::set_max_level(level);
+    set_console_level(kmsg::console_level_of_cmdline(role::cmdline()));
+}
+
+/// Has the console show lines with a number below `level`. What is at least `info` goes to the
+/// record hook all the same; what is less is only made for a console that shows it.
+pub fn set_console_level(level: u8) {
+    CONSOLE_LEVEL.store(level, Ordering::Relaxed);
+    ::log::set_max_level(kmsg::filter_of_console(level).max(LevelFilter::Info));
 }
 
 static RECORD_HOOK: Once<fn(&Record<'_>)> = Once::new();
@@ -74,12 +83,14 @@ impl ::log::Log for BackEnd {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let level = kmsg::level_name(record.level());
-            write_line(format_args!(
-                "{level} {}: {}",
-                record.target(),
-                record.args()
-            ));
+            if kmsg::level_number(record.level()) < CONSOLE_LEVEL.load(Ordering::Relaxed) {
+                let level = kmsg::level_name(record.level());
+                write_line(format_args!(
+                    "{level} {}: {}",
+                    record.target(),
+                    record.args()
+                ));
+            }
             if let Some(keep) = RECORD_HOOK.get() {
                 keep(record);
             }

@@ -2,7 +2,8 @@
 //!
 //! The supervisor prints to the serial port, stops its other CPUs and resets the machine: instances
 //! do not survive their supervisor. An instance prints to its log ring, tells the supervisor by its
-//! status word and the doorbell, and sends all its CPUs to the park page; nobody else notices.
+//! status word and the doorbell, and sends all its CPUs to the park page; nobody else notices. Both
+//! do the latter after the time that `/proc/sys/kernel/panic` says, at first at once.
 
 use core::arch::asm;
 use core::panic::PanicInfo;
@@ -194,6 +195,7 @@ fn stop_here() -> ! {
 }
 
 fn end() -> ! {
+    power::wait_after_panic();
     if let Some(window) = role::window() {
         window.set_state(State::Panicked);
         ipi::ring_peer();

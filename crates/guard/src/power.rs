@@ -1,10 +1,13 @@
 //! The end of the machine, or of this instance.
 
+use core::sync::atomic::{AtomicI32, Ordering};
+
 use acpi::{PowerOff, Register};
 use lfmutex::Once;
 use x86_spec::segment::TablePointer;
 
 use crate::arch::{self, msr, port, timer};
+use crate::log::early;
 use crate::{PowerToken, instance, role};
 
 static POWER: Once<PowerOff> = Once::new();
@@ -43,6 +46,32 @@ pub fn reset(_: &PowerToken) -> ! {
         instance::exit(0);
     }
     reset_machine()
+}
+
+/// Seconds from a panic to what follows it; 0: nothing follows, less: at once.
+static PANIC_TIMEOUT_SECONDS: AtomicI32 = AtomicI32::new(-1);
+
+/// Sets the seconds that pass between a panic and the reset of the machine, or the end of this
+/// instance: 0 if neither is to come, less for none, as it is at first (Linux `panic_timeout`).
+pub fn set_panic_timeout_seconds(seconds: i32) {
+    PANIC_TIMEOUT_SECONDS.store(seconds, Ordering::Relaxed);
+}
+
+/// Lets the time pass that was set for after a panic, on the only CPU that still runs: for ever, if
+/// it is 0.
+pub(crate) fn wait_after_panic() {
+    match PANIC_TIMEOUT_SECONDS.load(Ordering::Relaxed) {
+        ..0 => {}
+        0 => {
+            early!("panic: kernel.panic is 0: this kernel stands still");
+            msr::halt_forever()
+        }
+        seconds => {
+            early!("panic: waiting for {seconds} seconds (kernel.panic)");
+            let ticks = timer::tsc_hz().saturating_mul(seconds.cast_unsigned().into());
+            timer::poll_ticks(ticks, || false);
+        }
+    }
 }
 
 /// Supervisor: resets the machine, also where the kernel has panicked.

@@ -66,22 +66,45 @@ pub const fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// Level of the last `loglevel=` of a command line: a name, or a number from 0 to 7 as on Linux.
-/// `None` if there is none, or it is neither.
+/// Number of a level as Linux has it. Those of `trace` are lines below `debug`, which Linux does not
+/// have.
 #[must_use]
-pub fn level_of_cmdline(cmdline: &str) -> Option<LevelFilter> {
-    let value = cmdline
-        .split_whitespace()
-        .filter_map(|word| word.strip_prefix("loglevel="))
-        .next_back()?;
-    match value.parse::<u8>() {
-        Ok(0..=3) => Some(LevelFilter::Error),
-        Ok(4) => Some(LevelFilter::Warn),
-        Ok(5 | 6) => Some(LevelFilter::Info),
-        Ok(7) => Some(LevelFilter::Debug),
-        Ok(_) => Some(LevelFilter::Trace),
-        Err(_) => value.parse().ok(),
+pub const fn level_number(level: Level) -> u8 {
+    match level {
+        Level::Error => 3,
+        Level::Warn => 4,
+        Level::Info => 6,
+        Level::Debug => 7,
+        Level::Trace => 8,
     }
+}
+
+/// Least urgent level of which lines come on a console of `console_level`: those whose number is
+/// below it, as on Linux. `Off` if there are none.
+#[must_use]
+pub fn filter_of_console(console_level: u8) -> LevelFilter {
+    let shown = Level::iter().filter(|&level| level_number(level) < console_level);
+    shown
+        .last()
+        .map_or(LevelFilter::Off, |level| level.to_level_filter())
+}
+
+/// Console level unless a command line says otherwise: `info` and what is more urgent is shown.
+pub const DEFAULT_CONSOLE_LEVEL: u8 = 7;
+
+/// Console level of the last `loglevel=` of a command line: a number as on Linux, or the name of
+/// the least urgent level that is shown. The default if there is none, or it is neither.
+#[must_use]
+pub fn console_level_of_cmdline(cmdline: &str) -> u8 {
+    let words = cmdline.split_whitespace();
+    let value = words
+        .filter_map(|word| word.strip_prefix("loglevel="))
+        .next_back();
+    let level = |value: &str| {
+        let of_name = || Some(level_number(value.parse().ok()?) + 1);
+        value.parse().ok().or_else(of_name)
+    };
+    value.and_then(level).unwrap_or(DEFAULT_CONSOLE_LEVEL)
 }
 
 #[cfg(test)]
@@ -107,20 +130,35 @@ mod tests {
 
     #[test]
     fn levels_are_names_and_numbers() {
-        let level = |value: &str| level_of_cmdline(&format!("a=b loglevel={value}"));
-        assert_eq!(level("debug"), Some(LevelFilter::Debug));
-        assert_eq!(level("3"), Some(LevelFilter::Error));
-        assert_eq!(level("4"), Some(LevelFilter::Warn));
-        assert_eq!(level("6"), Some(LevelFilter::Info));
-        assert_eq!(level("7"), Some(LevelFilter::Debug));
-        assert_eq!(level("8"), Some(LevelFilter::Trace));
-        assert_eq!(level("loud"), None);
-        assert_eq!(level_of_cmdline("quiet"), None);
+        let level = |value: &str| console_level_of_cmdline(&format!("a=b loglevel={value}"));
+        assert_eq!(level("error"), 4);
+        assert_eq!(level("debug"), 8);
+        assert_eq!(level("3"), 3);
+        assert_eq!(level("8"), 8);
+        assert_eq!(level("loud"), DEFAULT_CONSOLE_LEVEL);
+        assert_eq!(console_level_of_cmdline("quiet"), DEFAULT_CONSOLE_LEVEL);
         assert_eq!(
-            level_of_cmdline("loglevel=7 loglevel=warn"),
-            Some(LevelFilter::Warn),
+            console_level_of_cmdline("loglevel=7 loglevel=warn"),
+            5,
             "the last one counts"
         );
         assert_eq!(level_name(Level::Warn), "warn");
+    }
+
+    #[test]
+    fn a_console_shows_what_is_more_urgent_than_its_level() {
+        for (console, shown) in [
+            (0, LevelFilter::Off),
+            (3, LevelFilter::Off),
+            (4, LevelFilter::Error),
+            (5, LevelFilter::Warn),
+            (6, LevelFilter::Warn),
+            (7, LevelFilter::Info),
+            (8, LevelFilter::Debug),
+            (9, LevelFilter::Trace),
+            (255, LevelFilter::Trace),
+        ] {
+            assert_eq!(filter_of_console(console), shown, "{console}");
+        }
     }
 }

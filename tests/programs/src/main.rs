@@ -42,6 +42,7 @@ mod inotify;
 mod ipc;
 mod isolation;
 mod job_control;
+mod kernel_settings;
 mod klog;
 mod large_pages;
 mod layout;
@@ -192,6 +193,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         signal_masks::CHECKS,
         other_processes::CHECKS,
         users::CHECKS,
+        kernel_settings::CHECKS,
         settings::CHECKS,
         wake_reasons::CHECKS,
         transfers::CHECKS,

@@ -48,6 +48,10 @@ impl Setting {
         Ok(Self { path, before })
     }
 
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Writes a value, which is then there.
     pub fn set(&self, value: &str) -> Result<()> {
         fs::write(&self.path, value).with_context(|| format!("{value} to {}", self.path))?;
@@ -56,12 +60,12 @@ impl Setting {
         Ok(())
     }
 
-    fn get(&self) -> Result<String> {
+    pub fn get(&self) -> Result<String> {
         Ok(fs::read_to_string(&self.path)?.trim().to_owned())
     }
 
     /// Checks that values are refused, and nobody else writes any.
-    fn refuses(&self, values: &[&str]) -> Result<()> {
+    pub fn refuses(&self, values: &[&str]) -> Result<()> {
         let write = |value: &str| {
             let error = fs::write(&self.path, value).err();
             error.and_then(|error| error.raw_os_error())

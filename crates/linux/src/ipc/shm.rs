@@ -7,6 +7,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt::Write;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use fallible::Text;
@@ -49,6 +50,18 @@ fn no_huge_pages(task: &Task, size: usize, flags: u32) -> Errno {
         Errno::EPERM
     } else {
         reason
+    }
+}
+
+/// A thread as [`Segment::creator`] has it.
+fn creator(task: &Task) -> usize {
+    core::ptr::from_ref(task).addr()
+}
+
+/// Leaves the segments that a thread has made to others: it ends, or leaves their namespace.
+pub(crate) fn exit_shm(task: &Task) {
+    if task.has_made_segments.swap(false, Ordering::Relaxed) {
+        task.ipc().segments.creator_exits(creator(task));
     }
 }
 
@@ -100,6 +113,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
         attachments: 0,
         unused: [0; 2],
     };
+    task.has_made_segments.store(true, Ordering::Relaxed);
     let (memory, mappings, info) = (
         ShmemObject::default(),
         ReverseMap::default(),
@@ -112,6 +126,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
         memory,
         mappings,
         info,
+        creator: AtomicUsize::new(creator(task)),
     }))) as usize)
 }
 
@@ -155,8 +170,11 @@ pub fn sys_shmat(task: &Task, id: i32, addr: UserAddr, flags: u32) -> SysResult 
         .require_space()?
         .mmap(request)
         .map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
-    let mut info = segment.info.lock();
-    (info.attached, info.last) = (now(), task.pid().raw());
+    {
+        let mut info = segment.info.lock();
+        (info.attached, info.last) = (now(), task.pid().raw());
+    }
+    task.ipc().segments.note_attached(id);
     Ok(at)
 }
 
@@ -272,7 +290,7 @@ fn shmctl_by_index(task: &Task, index: i32, command: u32, to: UserPtr<ShmidDs>) 
         _ => {
             let (id, segment) = {
                 let ipc = task.ipc();
-                let table = ipc.segments.0.lock();
+                let table = ipc.segments.table.lock();
                 let (id, entry) = table.by_index(index).ok_or(Errno::EINVAL)?;
                 (id, entry.segment().ok_or(Errno::EINVAL)?)
             };
@@ -321,7 +339,7 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<ShmidDs>) -> S
                 owner.key = IPC_PRIVATE;
             }
             let ipc = task.ipc();
-            if let Some(entry) = ipc.segments.0.lock().get_mut(id) {
+            if let Some(entry) = ipc.segments.table.lock().get_mut(id) {
                 *entry = Entry::Removed(Arc::downgrade(&segment));
             }
         }

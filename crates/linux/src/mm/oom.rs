@@ -20,6 +20,8 @@ use vm::PAGE_SIZE;
 
 use crate::Task;
 use crate::process::{Process, process_table};
+use crate::state::ratelimit::LogLimit;
+use crate::system::klog;
 
 /// Range of `oom_score_adj`: a process is never selected at -1000, first at 1000.
 pub(crate) const OOM_SCORE_ADJ_RANGE: core::ops::RangeInclusive<i32> = -1000..=1000;
@@ -37,6 +39,8 @@ const NOTHING_TIMEOUT_NS: u64 = 10_000_000_000;
 const LOOK_NS: u64 = 5_000_000;
 /// Real-time priority of the thread that chooses, the highest there is.
 const PRIORITY: u8 = 99;
+/// Level `info` of the kernel log.
+const LEVEL_INFO: u32 = 6;
 /// Bytes of an open file, beside what is in it: the file, its operations and its name in use.
 const FILE_BYTES: usize = 512;
 
@@ -61,6 +65,8 @@ pub(crate) static PANIC_ON_OOM: AtomicI32 = AtomicI32::new(0);
 /// `/proc/sys/vm/oom_kill_allocating_task`: whether the process ends that asked for memory, and not
 /// the one that has most of it, unless 0.
 pub(crate) static KILL_ALLOCATING_TASK: AtomicI32 = AtomicI32::new(0);
+/// `/proc/sys/vm/oom_dump_tasks`: whether the log lists the processes when one is killed, unless 0.
+pub(crate) static DUMP_TASKS: AtomicI32 = AtomicI32::new(1);
 /// Victims so far (`/proc/vmstat`, `memory.events`).
 static KILLS: AtomicU64 = AtomicU64::new(0);
 
@@ -274,6 +280,40 @@ fn select_victim() {
     kill_victim(&victim, Tid::new(INVOKER.load(Ordering::Relaxed)));
 }
 
+/// Lists the processes that have memory, with what makes them victims, in Linux's words. The list
+/// is in the log only: a console would hold up whoever waits for memory.
+fn dump_tasks() {
+    static LIMIT: LogLimit = LogLimit::new();
+    if DUMP_TASKS.load(Ordering::Relaxed) == 0 || !LIMIT.allows("dump_tasks") {
+        return;
+    }
+    let line = |text: core::fmt::Arguments<'_>| klog::add(LEVEL_INFO, text);
+    line(format_args!("Tasks state (memory values in pages):"));
+    line(format_args!(
+        "[  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name"
+    ));
+    // One after the other: a list of them would take memory.
+    let mut next = process_table::next_process(Pid::NONE);
+    while let Some(process) = next {
+        if let Some(space) = process.space() {
+            let stats = space.stats();
+            let pid = process.pid().raw();
+            line(format_args!(
+                "[{pid:7}] {:5} {pid:5} {:8} {:8} {:8} {:8}         {:5} {}",
+                process.credentials().user.real,
+                stats.size / PAGE_SIZE,
+                stats.resident / PAGE_SIZE,
+                // A table for every 2 MiB in use, if they are in use as a whole.
+                stats.resident / 512,
+                0,
+                process.oom_score_adj.load(Ordering::Relaxed),
+                process.name(),
+            ));
+        }
+        next = process_table::next_process(process.pid());
+    }
+}
+
 /// Kills a process and logs it, in Linux's words.
 fn kill_victim(victim: &Process, invoker: Tid) {
     let adjustment = |process: &Process| process.oom_score_adj.load(Ordering::Relaxed);
@@ -285,6 +325,7 @@ fn kill_victim(victim: &Process, invoker: Tid) {
         ),
         None => log::warn!("the kernel invoked oom-killer: gfp_mask=0x0(), order=0"),
     }
+    dump_tasks();
     let (stats, resident) = victim
         .space()
         .map(|space| (space.stats(), space.resident_by_sharing()))

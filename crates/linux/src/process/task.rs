@@ -184,6 +184,8 @@ pub struct Task {
     /// Whether it is about to run another program. Nobody begins to trace it meanwhile: what it may
     /// then do depends on who traces it.
     pub(crate) in_execve: AtomicBool,
+    /// Whether it may have made segments of shared memory in its namespace.
+    pub(crate) has_made_segments: AtomicBool,
     /// CPUs it may run on, as words of 64; empty for all.
     pub(crate) cpus_allowed: Mutex<Vec<u64>>,
     /// Scheduling parameters as `sched_setattr(2)` set them.
@@ -260,6 +262,7 @@ impl Task {
             parent_death_signal: AtomicI32::new(0),
             io_priority: AtomicU32::new(from.io_priority),
             in_execve: AtomicBool::new(false),
+            has_made_segments: AtomicBool::new(false),
             cpus_allowed: Mutex::new(from.cpus_allowed),
             sched_params: Mutex::new(from.sched_params),
             pi_boost: Mutex::new(None),

@@ -8,7 +8,7 @@ use linux_raw_sys::general as sys;
 use uapi::pid::Pid;
 use uapi::siginfo::SigInfo;
 
-use crate::ipc::sem;
+use crate::ipc::{sem, shm};
 use crate::mm::oom;
 use crate::process::{
     Process, accounting, namespaces, notify_parent, process_table, send_signal,
@@ -26,6 +26,7 @@ pub(crate) fn do_exit(task: &Arc<Task>) {
     futex::exit_release(task);
     task.complete_vfork_done();
     task.exit_files();
+    shm::exit_shm(task);
     let thread = task.thread();
     thread.set_user(None);
     thread.end_system_time();

@@ -9,7 +9,7 @@ use fs::nsfs::{self, NamespaceKind, NamespaceRef};
 use linux_raw_sys::general as sys;
 use uapi::fd::Fd;
 
-use crate::ipc::sem;
+use crate::ipc::{sem, shm};
 use crate::process::{access, namespaces, pidfd};
 use crate::state::credentials::TraceCreds;
 use crate::{SysResult, Task};
@@ -72,6 +72,7 @@ fn install_namespace(task: &Task, kind: NamespaceKind, held: &NamespaceRef) -> R
                 }
                 (_, other) => {
                     sem::exit_sem(task.process(), &own.ipc);
+                    shm::exit_shm(task);
                     own.ipc = other.downcast().map_err(|_| Errno::EINVAL)?;
                 }
             }
@@ -139,6 +140,9 @@ pub fn sys_unshare(task: &Task, bits: u64) -> SysResult {
     }
     if bits & (sys::CLONE_NEWIPC | sys::CLONE_SYSVSEM) != 0 {
         sem::exit_sem(task.process(), &task.ipc());
+    }
+    if bits & sys::CLONE_NEWIPC != 0 {
+        shm::exit_shm(task);
     }
     task.set_namespaces(task.namespaces().with_new(bits));
     Ok(0)

@@ -8,7 +8,7 @@
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, Ordering};
 
 use abi::errno::Errno;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
@@ -19,18 +19,28 @@ use super::{add_at_path, remembered};
 use crate::current_task;
 use crate::ipc::mqueue::{HARD_MESSAGES, HARD_SIZE};
 use crate::mm::mmap::{ADMIN_RESERVE_KBYTES, OVERCOMMIT, OVERCOMMIT_KBYTES, OVERCOMMIT_RATIO};
-use crate::mm::oom::{KILL_ALLOCATING_TASK, PANIC_ON_OOM};
+use crate::mm::oom::{DUMP_TASKS, KILL_ALLOCATING_TASK, PANIC_ON_OOM};
 use crate::process::namespaces;
 use crate::process::personality::RANDOMIZE_VA_SPACE;
 use crate::process::process_table::{self, PID_MAX, PID_MAX_LIMIT, RESERVED_PIDS};
+use crate::seccomp::actions_logged;
+use crate::signal::PRINT_FATAL_SIGNALS;
 use crate::state::fdtable::{self, NR_OPEN};
 use crate::state::ipc::limits::{IpcLimits, Limit};
 use crate::state::{ratelimit, rlimit};
-use crate::system::klog::DMESG_RESTRICT;
+use crate::system::klog::{self, DMESG_RESTRICT, PRINTK};
 
 /// `/proc/sys/kernel/kptr_restrict`: who sees addresses of the kernel. Nobody does: no file shows
 /// any, whatever is written here.
 static KPTR_RESTRICT: AtomicU8 = AtomicU8::new(0);
+
+/// `/proc/sys/kernel/panic`: seconds between a panic and what it leads to; 0 for ever, less for
+/// none.
+static PANIC: AtomicI32 = AtomicI32::new(-1);
+
+/// `/proc/sys/kernel/panic_on_warn`: whether a warning about the kernel itself ends it. It gives
+/// none, so both are true.
+static PANIC_ON_WARN: AtomicU8 = AtomicU8::new(0);
 
 /// `/proc/sys/vm/min_free_kbytes` as the superuser wrote it; -1: what the kernel needs.
 static MIN_FREE_KBYTES: AtomicI64 = AtomicI64::new(-1);
@@ -228,8 +238,8 @@ const SETTINGS: &[Tunable] = &[
     ),
     next_id!(
         "kernel/shm_next_id",
-        |ipc| ipc.segments.0.lock().next(),
-        |ipc, id| ipc.segments.0.lock().set_next(id)
+        |ipc| ipc.segments.table.lock().next(),
+        |ipc, id| ipc.segments.table.lock().set_next(id)
     ),
     setting(
         "kernel/threads-max",
@@ -316,6 +326,7 @@ const SETTINGS: &[Tunable] = &[
             Ok(())
         },
     ),
+    variable!("vm/oom_dump_tasks", INT_MIN, INT_MAX, DUMP_TASKS),
     variable!("vm/panic_on_oom", 0, 2, PANIC_ON_OOM),
     variable!(
         "vm/oom_kill_allocating_task",
@@ -333,6 +344,43 @@ const SETTINGS: &[Tunable] = &[
     variable!("fs/dir-notify-enable", INT_MIN, INT_MAX, dnotify::ENABLED),
     variable!("fs/mount-max", 1, INT_MAX, mount::MAX_MOUNTS),
     variable!("kernel/pty/max", 0, INT_MAX, pty::MAX_PAIRS),
+    setting(
+        "kernel/panic",
+        (INT_MIN, INT_MAX),
+        || PANIC.load(Ordering::Relaxed).into(),
+        |seconds| {
+            PANIC.store(seconds as i32, Ordering::Relaxed);
+            guard::power::set_panic_timeout_seconds(seconds as i32);
+            Ok(())
+        },
+    ),
+    // The kernel's every mistake is a panic; there are no warnings of such.
+    setting("kernel/panic_on_oops", (1, INT_MAX), || 1, |_| Ok(())),
+    variable!("kernel/panic_on_warn", 0, 1, PANIC_ON_WARN),
+    variable!(
+        "kernel/print-fatal-signals",
+        INT_MIN,
+        INT_MAX,
+        PRINT_FATAL_SIGNALS
+    ),
+    setting(
+        "kernel/shm_rmid_forced",
+        (0, 1),
+        || {
+            namespaces::current()
+                .ipc
+                .segments
+                .is_removal_forced()
+                .into()
+        },
+        |number| {
+            namespaces::current()
+                .ipc
+                .segments
+                .force_removal(number != 0);
+            Ok(())
+        },
+    ),
     variable!(
         "kernel/printk_ratelimit",
         INT_MIN,
@@ -451,14 +499,63 @@ fn set_semaphore_limits(text: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
+/// The numbers of `/proc/sys/kernel/printk`.
+fn printk() -> Result<Vec<u8>, Errno> {
+    let [console, unnamed, least, first] = PRINTK
+        .each_ref()
+        .map(|number| number.load(Ordering::Relaxed));
+    Ok(format!("{console}\t{unnamed}\t{least}\t{first}\n").into_bytes())
+}
+
+/// Changes the first of them, as many as the text has numbers; as on Linux those before a wrong one
+/// count.
+///
+/// # Errors
+/// `EINVAL`.
+fn set_printk(text: &[u8]) -> Result<(), Errno> {
+    let words = text.split(u8::is_ascii_whitespace);
+    let mut words = words.filter(|word| !word.is_empty()).peekable();
+    let mut done = words.peek().map(|_| ()).ok_or(Errno::EINVAL);
+    for (number, word) in PRINTK.iter().zip(words) {
+        match parse(word).map(i32::try_from) {
+            Some(Ok(new)) => number.store(new, Ordering::Relaxed),
+            _ => {
+                done = Err(Errno::EINVAL);
+                break;
+            }
+        }
+    }
+    klog::apply_console_level();
+    done
+}
+
+/// Text of a setting, and what changes it.
+type Lines = (
+    &'static str,
+    fn() -> Result<Vec<u8>, Errno>,
+    fn(&[u8]) -> Result<(), Errno>,
+);
+
+/// The settings that are not one number.
+const LINES: [Lines; 3] = [
+    ("kernel/sem", semaphore_limits, set_semaphore_limits),
+    ("kernel/printk", printk, set_printk),
+    (
+        "kernel/seccomp/actions_logged",
+        || Ok(actions_logged::logged_names().into_bytes()),
+        |text| {
+            check_sys_admin()?;
+            actions_logged::set_logged(text)
+        },
+    ),
+];
+
 /// Adds the settings to `/proc/sys`.
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let file = pseudo::writable_file(
-        PseudoAttr::new(dev, 0o644),
-        semaphore_limits,
-        set_semaphore_limits,
-    );
-    add_at_path(dir, "kernel/sem", file);
+    for (path, show, set) in LINES {
+        let file = pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, set);
+        add_at_path(dir, path, file);
+    }
     for setting in SETTINGS {
         let file = pseudo::writable_file(
             PseudoAttr::new(dev, setting.mode),

@@ -13,6 +13,7 @@ use net::socket::Sysctl;
 use super::system::Text;
 use super::{core_dump, remembered, settings};
 use crate::process::namespaces;
+use crate::seccomp::actions_logged;
 use crate::system::sysinfo;
 
 /// Runs `f` with a sysctl, by its number, of the network stack of who asks.
@@ -28,32 +29,20 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     let constants = [
         ("kernel/ngroups_max", "65536\n"),
         ("kernel/cap_last_cap", "40\n"),
-        // At once: a machine that waits serves nobody.
-        ("kernel/panic", "-1\n"),
-        ("kernel/panic_on_oops", "1\n"),
-        ("kernel/panic_on_warn", "0\n"),
         ("kernel/cad_pid", "1\n"),
         ("kernel/ctrl-alt-del", "0\n"),
         ("kernel/modules_disabled", "1\n"),
         ("kernel/kexec_load_disabled", "1\n"),
         ("kernel/unprivileged_bpf_disabled", "2\n"),
-        ("kernel/print-fatal-signals", "0\n"),
         ("kernel/printk_delay", "0\n"),
         ("kernel/sched_autogroup_enabled", "0\n"),
         ("kernel/sched_schedstats", "0\n"),
-        (
-            "kernel/seccomp/actions_avail",
-            "kill_process kill_thread trap errno user_notif trace log allow\n",
-        ),
-        ("kernel/seccomp/actions_logged", "log\n"),
-        ("kernel/shm_rmid_forced", "0\n"),
         ("kernel/tainted", "0\n"),
         ("kernel/sysrq", "0\n"),
         ("kernel/perf_event_paranoid", "3\n"),
         ("kernel/overflowuid", "65534\n"),
         ("kernel/overflowgid", "65534\n"),
         ("kernel/random/poolsize", "256\n"),
-        ("kernel/printk", "4 4 1 7\n"),
         ("vm/mmap_min_addr", "65536\n"),
         ("vm/mmap_rnd_bits", "28\n"),
         ("vm/legacy_va_layout", "0\n"),
@@ -74,7 +63,8 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         add_at_path(dir, path, pseudo::constant(dev, text));
     }
     core_dump::add(dir, dev);
-    let texts: [(&str, Text); 4] = [
+    let texts: [(&str, Text); 5] = [
+        ("kernel/seccomp/actions_avail", actions_logged::all_names),
         ("fs/file-nr", || {
             let open = census::File::count();
             format!("{open}\t0\t{}\n", charge::MAX_FILES.get())

@@ -1,6 +1,7 @@
 //! Filters of system calls: `seccomp(2)`. A thread that has one takes the slow path for every call;
 //! others pay nothing.
 
+pub(crate) mod actions_logged;
 pub(crate) mod notify;
 pub(crate) mod syscall_user_dispatch;
 
@@ -17,11 +18,10 @@ use uapi::siginfo::SigInfo;
 use uapi::user_addr::UserAddr;
 
 use crate::process::ptrace_state::Event;
-use crate::process::{self, Process, core_dump, send_signal};
+use crate::process::{Process, core_dump, send_signal};
 use crate::socket::sock_fprog::read_program;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::CloseOnExec;
-use crate::state::ratelimit::LogLimit;
 use crate::state::seccomp::{Listener, Seccomp, SeccompData, SeccompFilter};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task, ptrace};
@@ -46,6 +46,17 @@ const USER_NOTIF: u32 = 0x7fc0_0000;
 const TRACE: u32 = 0x7ff0_0000;
 const LOG: u32 = 0x7ffc_0000;
 const ALLOW: u32 = 0x7fff_0000;
+/// All actions, with their names, in the order in which `/proc/sys/kernel/seccomp` has them.
+const ACTIONS: [(&str, u32); 8] = [
+    ("kill_process", KILL_PROCESS),
+    ("kill_thread", KILL_THREAD),
+    ("trap", TRAP),
+    ("errno", ERRNO),
+    ("user_notif", USER_NOTIF),
+    ("trace", TRACE),
+    ("log", LOG),
+    ("allow", ALLOW),
+];
 pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const SYS_SECCOMP: i32 = 1;
 /// Most instructions of all filters of a thread, with a few added for each filter.
@@ -79,6 +90,7 @@ fn run_filters_as(task: &Task, regs: &mut UserRegs, on_trace: TraceVerdict) -> O
         return if allowed {
             None
         } else {
+            actions_logged::log(task, regs, KILL_THREAD, sys::SIGKILL);
             Some(kill(task, regs, sys::SIGKILL, KillScope::Thread))
         };
     }
@@ -93,24 +105,33 @@ fn run_filters_as(task: &Task, regs: &mut UserRegs, on_trace: TraceVerdict) -> O
     // added last counts.
     let verdicts = seccomp
         .filters()
-        .map(|filter| (filter.program.run(&data), filter.listener.as_ref()));
-    let (verdict, listener) = verdicts
+        .map(|filter| (filter.program.run(&data), Some(filter)));
+    let (verdict, filter) = verdicts
         .min_by_key(|(verdict, _)| (verdict & ACTION).cast_signed())
         .unwrap_or((ALLOW, None));
     let detail = (verdict & !ACTION) as i32;
-    match verdict & ACTION {
-        ALLOW => None,
-        LOG => {
-            static LIMIT: LogLimit = LogLimit::new();
-            if LIMIT.allows("seccomp") {
-                log::info!(
-                    "process {} ({}): system call {number} is logged by its filter",
-                    task.pid(),
-                    task.name()
-                );
-            }
-            None
-        }
+    let action = verdict & ACTION;
+    let logged = match action {
+        TRACE => on_trace == TraceVerdict::Stop && !ptrace::event_enabled(task, Event::Seccomp),
+        // A call that its listener lets through is not logged.
+        ALLOW | USER_NOTIF => false,
+        _ => true,
+    };
+    let asked = || match action {
+        TRAP | ERRNO | TRACE => filter.is_some_and(|filter| filter.logs),
+        _ => true,
+    };
+    if logged && asked() {
+        let signal = if matches!(action, LOG | TRAP | ERRNO | TRACE) {
+            0
+        } else {
+            sys::SIGSYS
+        };
+        actions_logged::log(task, regs, action, signal);
+    }
+    match action {
+        // To be logged is all.
+        ALLOW | LOG => None,
         ERRNO => Some(match detail.min(4095) {
             0 => Ok(0),
             errno => Err(Errno::from_raw(errno)),
@@ -137,9 +158,16 @@ fn run_filters_as(task: &Task, regs: &mut UserRegs, on_trace: TraceVerdict) -> O
                 _ => run_filters_as(task, regs, TraceVerdict::Allow),
             }
         }
-        USER_NOTIF => listener.map_or(Some(Err(Errno::ENOSYS)), |listener| {
-            listener.notify_and_wait(task, data)
-        }),
+        USER_NOTIF => {
+            let listener = filter.and_then(|filter| filter.listener.as_ref());
+            let result = listener.map_or(Some(Err(Errno::ENOSYS)), |listener| {
+                listener.notify_and_wait(task, data)
+            });
+            if result.is_some() && filter.is_some_and(|filter| filter.logs) {
+                actions_logged::log(task, regs, action, 0);
+            }
+            result
+        }
         // Nobody traces.
         TRACE => Some(Err(Errno::ENOSYS)),
         KILL_THREAD => Some(kill(task, regs, sys::SIGSYS, KillScope::Thread)),
@@ -160,11 +188,6 @@ enum KillScope {
 /// core dump that shows the registers of the call.
 fn kill(task: &Task, regs: &UserRegs, signal: u32, scope: KillScope) -> SysResult {
     if scope == KillScope::Process || task.process().tasks().len() == 1 {
-        process::log_fatal_signal(
-            task.process(),
-            signal as i32,
-            format_args!("of its filter of system calls"),
-        );
         if signal == sys::SIGKILL {
             task.process().kill(signal as i32);
         } else {
@@ -270,6 +293,7 @@ fn add_filter(task: &Task, flags: u32, addr: UserAddr) -> SysResult {
     let new = Seccomp::Filtered(Arc::new(SeccompFilter {
         _counted: census::Filter::default(),
         program,
+        logs: has(FLAG_LOG),
         listener,
         prev: before,
     }));
@@ -320,17 +344,7 @@ pub fn sys_seccomp(task: &Task, operation: u32, flags: u32, addr: UserAddr) -> S
         SET_MODE_FILTER => add_filter(task, flags, addr),
         GET_ACTION_AVAIL if flags == 0 => {
             let action = UserPtr::<u32>::new(addr).read()?;
-            let known = [
-                KILL_PROCESS,
-                KILL_THREAD,
-                TRAP,
-                ERRNO,
-                USER_NOTIF,
-                TRACE,
-                LOG,
-                ALLOW,
-            ]
-            .contains(&action);
+            let known = ACTIONS.iter().any(|(_, known)| *known == action);
             if known { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
         }
         GET_NOTIF_SIZES if flags == 0 => {

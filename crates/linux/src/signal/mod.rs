@@ -7,6 +7,7 @@ pub mod signalfd;
 pub mod sigwait;
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicI32, Ordering};
 
 use abi::errno::Errno;
 use guard::fpu;
@@ -18,8 +19,9 @@ use uapi::siginfo::{
 };
 use uapi::user_addr::UserAddr;
 
-use crate::process::{self, core_dump, process_table, send_signal};
+use crate::process::{self, Process, core_dump, process_table, send_signal};
 use crate::sched::rseq;
+use crate::state::ratelimit::LogLimit;
 use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task, ptrace};
@@ -89,6 +91,9 @@ pub(crate) fn handle_pending_work(
                         let fault = task.signals.lock().last_fault;
                         let origin = format_args!("at {:#x}, address {:#x}", regs.rip, fault.cr2);
                         process::log_fatal_signal(process, signo, origin);
+                        if PRINT_FATAL_SIGNALS.load(Ordering::Relaxed) != 0 {
+                            print_fatal_signal(process, signo);
+                        }
                         core_dump::dump_and_kill(task, regs, info);
                     } else {
                         process.kill(signo);
@@ -147,6 +152,20 @@ pub(crate) fn handle_pending_work(
 fn rewind_to_syscall(regs: &mut UserRegs, number: u64) {
     regs.rax = number;
     regs.rip -= 2;
+}
+
+/// `/proc/sys/kernel/print-fatal-signals`: whether it is logged, unless 0, that a process ends by a
+/// signal for which it could leave a core dump.
+pub(crate) static PRINT_FATAL_SIGNALS: AtomicI32 = AtomicI32::new(0);
+
+/// Logs that a process ends by a signal, in Linux's words.
+#[cold]
+fn print_fatal_signal(process: &Process, signo: i32) {
+    static LIMIT: LogLimit = LogLimit::new();
+    if LIMIT.allows("print_fatal_signal") {
+        let (pid, name) = (process.pid(), process.name());
+        log::info!("{name}/{pid}: potentially unexpected fatal signal {signo}.");
+    }
 }
 
 /// Removes the next signal that the thread has to handle.

@@ -41,6 +41,8 @@ impl bpf::Data for SeccompData {
 pub(crate) struct SeccompFilter {
     pub(crate) _counted: census::Filter,
     pub(crate) program: Program,
+    /// Whether what it does is logged (`SECCOMP_FILTER_FLAG_LOG`).
+    pub(crate) logs: bool,
     /// Listener that decides for the filter (`SECCOMP_RET_USER_NOTIF`).
     pub(crate) listener: Option<Arc<Listener>>,
     /// Filter installed before this one.

@@ -7,7 +7,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use ::task::Mutex;
 use abi::errno::Errno;
@@ -16,7 +16,7 @@ use fs::poll::{Events, PollQueue, PollTable};
 use fs::{DeviceId, File, FileOps, OpenFlags, Whence};
 use guard::BootToken;
 use linux_raw_sys::general as sys;
-use log::{Level, Record};
+use log::Record;
 use uapi::user_addr::UserAddr;
 
 use crate::state::log_ring::{Line, LogRing};
@@ -26,9 +26,50 @@ use crate::{SysResult, Task, current_task, uaccess};
 const LOG_BUFFER_LEN: usize = 128 << 10;
 /// Longest line that a program can write to the log, in bytes.
 const LINE_MAX: usize = 976;
-/// Facility of lines of programs (`LOG_USER`), and their level if they name none (`LOG_WARNING`).
+/// Facility of lines of programs (`LOG_USER`).
 const FACILITY: u32 = 1 << 3;
-const WARNING: u32 = 4;
+/// Levels that `syslog(2)` sets for the console.
+const CONSOLE_LEVELS: core::ops::RangeInclusive<usize> = 1..=8;
+
+/// `/proc/sys/kernel/printk`: the console's level, that of lines which name none, the least that
+/// `syslog(2)` gives the console, and the one that the console has at first.
+pub(crate) static PRINTK: [AtomicI32; 4] = [
+    AtomicI32::new(7),
+    AtomicI32::new(4),
+    AtomicI32::new(1),
+    AtomicI32::new(7),
+];
+/// Level that the console had before it was switched off; none if it was not.
+static SAVED_CONSOLE_LEVEL: Mutex<Option<i32>> = Mutex::new(None);
+
+/// Has what [`PRINTK`] says of the console come true.
+pub(crate) fn apply_console_level() {
+    let level = PRINTK[0].load(Ordering::Relaxed);
+    guard::log::set_console_level(level.clamp(0, u8::MAX.into()) as u8);
+}
+
+/// Switches the console off, to the least level that it may have, or back on (`syslog(2)`).
+fn switch_console(on: bool) {
+    let [console, _, least, _] = &PRINTK;
+    let mut saved = SAVED_CONSOLE_LEVEL.lock();
+    if on {
+        if let Some(level) = saved.take() {
+            console.store(level, Ordering::Relaxed);
+        }
+    } else {
+        saved.get_or_insert(console.load(Ordering::Relaxed));
+        console.store(least.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    apply_console_level();
+}
+
+/// Sets the console's level (`syslog(2)`), not below the least one.
+fn set_console_level(level: i32) {
+    let [console, _, least, _] = &PRINTK;
+    *SAVED_CONSOLE_LEVEL.lock() = None;
+    console.store(level.max(least.load(Ordering::Relaxed)), Ordering::Relaxed);
+    apply_console_level();
+}
 
 struct Log {
     ring: LogRing,
@@ -48,6 +89,8 @@ pub(crate) fn init(boot: &BootToken) {
         unread: 0,
         uncleared: 0,
     });
+    let console = kmsg::console_level_of_cmdline(guard::role::cmdline());
+    PRINTK[0].store(console.into(), Ordering::Relaxed);
     guard::log::set_record_hook(boot, record);
     if let Err(error) = devfs::register("kmsg", Arc::new(KmsgDevice)) {
         log::warn!("no /dev/kmsg: {error}");
@@ -56,21 +99,18 @@ pub(crate) fn init(boot: &BootToken) {
 
 /// Adds a line to the log. Where the caller must not sleep it is only on the console.
 fn record(record: &Record<'_>) {
-    let level = match record.level() {
-        Level::Error => 3,
-        Level::Warn => WARNING,
-        Level::Info => 6,
-        Level::Debug | Level::Trace => 7,
-    };
+    // The least urgent one that Linux has is 7.
+    let level = kmsg::level_number(record.level()).min(7);
     if guard::cpu::irqs_enabled() {
         add(
-            level,
+            level.into(),
             format_args!("{}: {}", record.target(), record.args()),
         );
     }
 }
 
-fn add(priority: u32, text: core::fmt::Arguments<'_>) {
+/// Adds a line to the log, and only there.
+pub(crate) fn add(priority: u32, text: core::fmt::Arguments<'_>) {
     let us = ::task::now_ns() / 1000;
     if let Some(log) = &mut *LOG.lock() {
         log.ring.push(priority, us, text);
@@ -191,9 +231,14 @@ pub fn sys_syslog(task: &Task, action: u32, to: UserAddr, len: i32) -> SysResult
             Ok(text.len())
         }
         CLEAR => with(|log| log.uncleared = log.ring.next()).map(|()| 0),
-        // What is on the console is the kernel command line's to say.
-        CONSOLE_OFF | CONSOLE_ON => Ok(0),
-        CONSOLE_LEVEL if (1..=8).contains(&room) => Ok(0),
+        CONSOLE_OFF | CONSOLE_ON => {
+            switch_console(action == CONSOLE_ON);
+            Ok(0)
+        }
+        CONSOLE_LEVEL if CONSOLE_LEVELS.contains(&room) => {
+            set_console_level(room as i32);
+            Ok(0)
+        }
         SIZE_UNREAD => with(|log| {
             log.ring
                 .from(log.unread)
@@ -283,7 +328,8 @@ impl FileOps for Reader {
         let text = String::from_utf8_lossy(buf);
         let marked = text.strip_prefix('<').and_then(|rest| rest.split_once('>'));
         let marked = marked.and_then(|(number, rest)| Some((number.parse::<u32>().ok()?, rest)));
-        let (priority, rest) = marked.unwrap_or((WARNING, &text));
+        let unmarked = PRINTK[1].load(Ordering::Relaxed).cast_unsigned() & 7;
+        let (priority, rest) = marked.unwrap_or((unmarked, &text));
         // The kernel's own facility is not a program's to use.
         add(
             if priority < FACILITY {

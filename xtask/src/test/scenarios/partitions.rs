@@ -302,10 +302,14 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
             },
         ),
         fault(
-            "an instance follows a wild pointer in its kernel",
-            "echo wild > /proc/skerry/fault; sleep 100",
+            "an instance follows a wild pointer in its kernel, and ends as late as it was told",
+            "echo 1 > /proc/sys/kernel/panic; echo wild > /proc/skerry/fault; sleep 100",
             |printed| {
                 contained(printed, "panicked")?;
+                ensure!(
+                    part(printed, "log")?.contains("waiting for 1 seconds"),
+                    "the log does not tell of the wait"
+                );
                 went_on(printed)
             },
         ),

@@ -273,6 +273,11 @@ impl<T> IpcIds<T> {
         self.objects.retain(|_, (_, object)| keep(object));
     }
 
+    /// Keeps the objects for which `keep` holds, which may change them.
+    pub(crate) fn retain_mut(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
+        self.objects.retain(|_, (_, object)| keep(object));
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.objects.len()
     }

@@ -3,6 +3,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ::task::{Mutex, MutexGuard};
 use abi::errno::Errno;
@@ -41,6 +42,9 @@ pub(crate) struct Segment {
     pub(crate) memory: ShmemObject,
     pub(crate) mappings: ReverseMap,
     pub(crate) info: Mutex<ShmidDs>,
+    /// The thread that made it, by the address of its [`Task`]; 0 once that has ended, or has left
+    /// the namespace.
+    pub(crate) creator: AtomicUsize,
 }
 
 impl Backing for Segment {
@@ -70,6 +74,10 @@ impl Segment {
         self.info.lock().owner.check(cred, wanted)
     }
 
+    fn is_orphan(&self) -> bool {
+        self.creator.load(Ordering::Relaxed) == 0
+    }
+
     pub(crate) fn attachments(&self) -> usize {
         self.mappings.count_vmas(|_, _| true)
     }
@@ -77,6 +85,8 @@ impl Segment {
 
 pub(crate) enum Entry {
     There(Arc<Segment>),
+    /// Attached while removal is forced; it is there as long as it is mapped.
+    Attached(Weak<Segment>),
     /// Removed; it is there as long as it is mapped.
     Removed(Weak<Segment>),
 }
@@ -85,29 +95,92 @@ impl Entry {
     pub(crate) fn segment(&self) -> Option<Arc<Segment>> {
         match self {
             Self::There(segment) => Some(segment.clone()),
-            Self::Removed(segment) => segment.upgrade(),
+            Self::Attached(segment) | Self::Removed(segment) => segment.upgrade(),
         }
     }
 }
 
 /// All segments of a namespace.
-pub(crate) struct Segments(pub(crate) Mutex<IpcIds<Entry>>);
+pub(crate) struct Segments {
+    pub(crate) table: Mutex<IpcIds<Entry>>,
+    /// Whether a segment goes as soon as nobody maps it (`/proc/sys/kernel/shm_rmid_forced`): after
+    /// its last attachment, or with the thread that made it. Changed under the table's lock.
+    removal_forced: AtomicBool,
+}
 
 impl Segments {
     pub(crate) const fn new() -> Self {
-        Self(Mutex::new(IpcIds::new()))
+        Self {
+            table: Mutex::new(IpcIds::new()),
+            removal_forced: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn is_removal_forced(&self) -> bool {
+        self.removal_forced.load(Ordering::Relaxed)
+    }
+
+    /// Says whether removal is forced from now on. If so, what nobody maps and whose maker has gone
+    /// goes at once.
+    pub(crate) fn force_removal(&self, forced: bool) {
+        let mut table = self.table.lock();
+        self.removal_forced.store(forced, Ordering::Relaxed);
+        table.retain_mut(|entry| match entry {
+            Entry::There(segment) if forced => {
+                if segment.attachments() != 0 {
+                    *entry = Entry::Attached(Arc::downgrade(segment));
+                    true
+                } else {
+                    !segment.is_orphan()
+                }
+            }
+            Entry::Attached(segment) if !forced => match segment.upgrade() {
+                Some(segment) => {
+                    *entry = Entry::There(segment);
+                    true
+                }
+                None => false,
+            },
+            _ => true,
+        });
+    }
+
+    /// Notes that a segment was attached, which is its end when it is mapped no more if removal is
+    /// forced.
+    pub(crate) fn note_attached(&self, id: i32) {
+        let mut table = self.table.lock();
+        if self.is_removal_forced()
+            && let Some(entry) = table.get_mut(id)
+            && let Entry::There(segment) = entry
+        {
+            *entry = Entry::Attached(Arc::downgrade(segment));
+        }
+    }
+
+    /// Notes that a thread that has made segments has ended, or leaves the namespace. If removal is
+    /// forced, those that nobody maps go with it.
+    pub(crate) fn creator_exits(&self, creator: usize) {
+        let mut table = self.table.lock();
+        let forced = self.is_removal_forced();
+        table.retain_mut(|entry| match entry.segment() {
+            Some(segment) if segment.creator.load(Ordering::Relaxed) == creator => {
+                segment.creator.store(0, Ordering::Relaxed);
+                !(forced && matches!(entry, Entry::There(_)) && segment.attachments() == 0)
+            }
+            _ => true,
+        });
     }
 
     /// The table, without what was removed and is mapped no more.
     pub(crate) fn live(&self) -> MutexGuard<'_, IpcIds<Entry>> {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         table.retain(|entry| entry.segment().is_some());
         table
     }
 
     /// All there are, also those that are removed and still mapped, with their numbers.
     pub(crate) fn all(&self) -> Vec<(i32, Arc<Segment>)> {
-        self.0
+        self.table
             .lock()
             .iter()
             .filter_map(|(id, entry)| Some((id, entry.segment()?)))
@@ -136,7 +209,7 @@ impl Segments {
     }
 
     pub(crate) fn find(&self, id: i32) -> Result<Arc<Segment>, Errno> {
-        self.0
+        self.table
             .lock()
             .get(id)
             .and_then(Entry::segment)
@@ -146,8 +219,8 @@ impl Segments {
 
 pub(crate) fn with_key(table: &IpcIds<Entry>, key: i32) -> Option<(i32, Arc<Segment>)> {
     table.iter().find_map(|(id, entry)| match entry {
-        Entry::There(segment) if segment.key == key => Some((id, segment.clone())),
-        _ => None,
+        Entry::Removed(_) => None,
+        _ => Some((id, entry.segment().filter(|segment| segment.key == key)?)),
     })
 }
 
