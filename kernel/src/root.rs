@@ -111,6 +111,7 @@ fn make_directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
     let new = NewInode {
         kind: NewInodeKind::Directory,
         mode,
+        umask: 0,
         uid: 0,
         gid: 0,
     };

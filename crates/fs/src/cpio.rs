@@ -310,6 +310,7 @@ fn create_entry(
     let new = NewInode {
         kind: new_kind,
         mode: header.mode & 0o7777,
+        umask: 0,
         uid: header.uid,
         gid: header.gid,
     };
@@ -327,6 +328,7 @@ fn subdirectory(dir: &Arc<dyn Inode>, name: &[u8]) -> Result<Arc<dyn Inode>, Err
             let new = NewInode {
                 kind: NewInodeKind::Directory,
                 mode: 0o755,
+                umask: 0,
                 uid: 0,
                 gid: 0,
             };

@@ -292,6 +292,7 @@ mod tests {
         let file = NewInode {
             kind: NewInodeKind::Regular,
             mode: 0o644,
+            umask: 0,
             uid: 0,
             gid: 0,
         };
@@ -320,6 +321,7 @@ mod tests {
         let file = NewInode {
             kind: NewInodeKind::Regular,
             mode: 0o644,
+            umask: 0,
             uid: 0,
             gid: 0,
         };

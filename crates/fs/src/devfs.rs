@@ -85,6 +85,7 @@ pub fn register(name: &str, device: Arc<dyn CharDevice>) -> Result<DeviceId> {
     let node = NewInode {
         kind: NewInodeKind::Char(id),
         mode,
+        umask: 0,
         uid: 0,
         gid: 0,
     };
@@ -103,6 +104,7 @@ pub(crate) fn block_node(name: &str, id: DeviceId, mode: u32) -> Result<()> {
     let node = NewInode {
         kind: NewInodeKind::Block(id),
         mode,
+        umask: 0,
         uid: 0,
         gid: 0,
     };
@@ -121,6 +123,7 @@ pub fn symlink(name: &str, target: &str) -> Result<()> {
     let link = NewInode {
         kind: NewInodeKind::Symlink(target.as_bytes()),
         mode: 0o777,
+        umask: 0,
         uid: 0,
         gid: 0,
     };
@@ -136,6 +139,7 @@ pub fn directory(name: &str, mode: u32) -> Result<()> {
     let new = NewInode {
         kind: NewInodeKind::Directory,
         mode,
+        umask: 0,
         uid: 0,
         gid: 0,
     };
@@ -154,6 +158,7 @@ fn parent_directory(name: &str) -> Result<(Arc<dyn Inode>, &str)> {
             &NewInode {
                 kind: NewInodeKind::Directory,
                 mode: 0o755,
+                umask: 0,
                 uid: 0,
                 gid: 0,
             },

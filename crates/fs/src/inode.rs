@@ -9,6 +9,7 @@ use abi::errno::Errno;
 use task::Once;
 use vm::Page;
 
+use crate::acl::{Acl, AclKind};
 use crate::attributes::FileAttributes;
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
@@ -35,8 +36,11 @@ pub(crate) fn keeps_setid_bits() -> bool {
 pub struct NewInode<'a> {
     /// The kind of file, with what that kind needs.
     pub kind: NewInodeKind<'a>,
-    /// Permission bits, the caller's umask already taken away.
+    /// Permission bits (07777).
     pub mode: u32,
+    /// Permission bits that are taken away, unless the directory says by a default access control
+    /// list which new files have.
+    pub umask: u32,
     /// The owner.
     pub uid: u32,
     /// The group (a set-group-id directory overrides it).
@@ -121,6 +125,7 @@ impl RenameFlags {
 /// let new = NewInode {
 ///     kind: NewInodeKind::Regular,
 ///     mode: 0o644,
+///     umask: 0,
 ///     uid: 0,
 ///     gid: 0,
 /// };
@@ -371,6 +376,26 @@ pub trait Inode: Any + Send + Sync {
     /// The names of the extended attributes there are.
     fn xattr_names(&self) -> Vec<Vec<u8>> {
         Vec::new()
+    }
+
+    /// An access control list of the file, if it has one.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where there are none.
+    fn acl(&self, kind: AclKind) -> Result<Option<Acl>> {
+        let _ = kind;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Sets a list, or takes it away. An access list changes the permission bits, and the
+    /// set-group-id bit goes unless the caller keeps it; one that says no more than bits is not
+    /// kept.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where there are none, `EACCES` for a default list of what is no directory.
+    fn set_acl(&self, kind: AclKind, acl: Option<Acl>, keeps_setgid: bool) -> Result<()> {
+        let _ = (kind, acl, keeps_setgid);
+        Err(Errno::EOPNOTSUPP)
     }
 
     /// A number by which the file system finds the file as long as there is one, and never another,

@@ -17,6 +17,7 @@
 
 extern crate alloc;
 
+pub mod acl;
 pub mod attributes;
 pub mod block;
 pub mod charge;

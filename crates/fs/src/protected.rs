@@ -73,17 +73,19 @@ pub(crate) fn check_open_existing(
 }
 
 /// Checks that somebody may give a file a further name: its owner, and others if they could write
-/// to it anyway and it lends nobody's rights (Linux `may_linkat`).
+/// to it anyway, which `check` asks, and it lends nobody's rights (Linux `may_linkat`).
 ///
 /// # Errors
 /// `EPERM`.
-pub(crate) fn check_link(meta: &Metadata, cred: &Cred) -> Result<()> {
+pub(crate) fn check_link(
+    meta: &Metadata,
+    cred: &Cred,
+    check: impl FnOnce(Access) -> Result<()>,
+) -> Result<()> {
     const SETGID_EXEC: u32 = S_ISGID | 0o010;
     let lends = meta.mode & S_ISUID != 0 || meta.mode & SETGID_EXEC == SETGID_EXEC;
     let harmless = || {
-        meta.kind == FileType::Regular
-            && !lends
-            && cred.check(meta, Access::READ.union(Access::WRITE)).is_ok()
+        meta.kind == FileType::Regular && !lends && check(Access::READ.union(Access::WRITE)).is_ok()
     };
     if HARDLINKS.load(Ordering::Relaxed) == 0 || cred.owns(meta) || harmless() {
         Ok(())
@@ -148,7 +150,7 @@ mod tests {
         let file = |kind, mode| {
             let mut meta = Metadata::generated(1, 1, kind, mode);
             meta.uid = OTHER;
-            check_link(&meta, &one).is_ok()
+            check_link(&meta, &one, |want| one.check(&meta, want)).is_ok()
         };
         assert!(file(FileType::Regular, 0o666) && !file(FileType::Regular, 0o664));
         assert!(!file(FileType::Regular, 0o4666) && !file(FileType::Regular, 0o2676));

@@ -6,6 +6,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use crate::Inode;
+use crate::acl::Acl;
 use crate::attributes::FileAttributes;
 
 /// Result of a file system operation; the error is that of the system call.
@@ -376,7 +377,8 @@ impl Cred {
     }
 
     /// Checks the permission bits, `EACCES` if one is missing (`path_resolution(7)`), and whether
-    /// anybody may write to it.
+    /// anybody may write to it. Of a file that is at hand [`Cred::check_inode`] asks more: its
+    /// access control list, and its file system.
     ///
     /// # Errors
     /// `EACCES`; `EPERM` to write to what is immutable.
@@ -402,35 +404,53 @@ impl Cred {
     /// # Errors
     /// `EACCES`.
     pub fn check_permissions(&self, of: &Permissions, want: Access) -> Result<()> {
+        self.check_with_acl(of, None, want)
+    }
+
+    /// Checks permissions, as [`Cred::check`], of a file that may have an access control list.
+    ///
+    /// # Errors
+    /// `EACCES`; `EPERM` to write to what is immutable.
+    pub fn check_with_acl(&self, of: &Permissions, acl: Option<&Acl>, want: Access) -> Result<()> {
         if want.0 & Access::WRITE.0 != 0 {
             of.attributes.refuse(FileAttributes::IMMUTABLE)?;
         }
-        let granted = if self.uid == of.uid {
+        let granted = match acl {
+            // As on Linux: without any bits of the group a list is not asked.
+            Some(acl) if self.uid != of.uid && of.mode & 0o070 != 0 => acl.grants(self, of, want),
+            _ => want.0 & !self.class_bits(of) == 0,
+        };
+        if granted || self.overrides(of, want) {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
+    }
+
+    /// The three permission bits of the class that this user is in.
+    fn class_bits(&self, of: &Permissions) -> u32 {
+        let bits = if self.uid == of.uid {
             of.mode >> 6
         } else if self.in_group(of.gid) {
             of.mode >> 3
         } else {
             of.mode
-        } & 7;
-        let mut missing = want.0 & !granted;
-        if missing != 0 && self.capable(sys::CAP_DAC_OVERRIDE) {
-            // Even then somebody's execute bit is needed to run a file, and nothing else.
-            missing &= Access::EXEC.0;
-            if of.is_directory || of.mode & 0o111 != 0 {
-                missing = 0;
-            }
-        } else if missing != 0 && self.capable(sys::CAP_DAC_READ_SEARCH) {
-            missing &= if of.is_directory {
-                Access::WRITE.0
-            } else {
-                Access::WRITE.0 | Access::EXEC.0
-            };
-        }
-        if missing == 0 {
-            Ok(())
+        };
+        bits & 7
+    }
+
+    /// Whether a capability lets this user do what is not granted.
+    fn overrides(&self, of: &Permissions, want: Access) -> bool {
+        let wants = |access: Access| want.0 & access.0 != 0;
+        let reads = if of.is_directory {
+            !wants(Access::WRITE)
         } else {
-            Err(Errno::EACCES)
-        }
+            want == Access::READ
+        };
+        // Even then somebody's execute bit is needed to run a file, and nothing else.
+        let runs = of.is_directory || !wants(Access::EXEC) || of.mode & 0o111 != 0;
+        self.capable(sys::CAP_DAC_OVERRIDE) && runs
+            || self.capable(sys::CAP_DAC_READ_SEARCH) && reads
     }
 }
 

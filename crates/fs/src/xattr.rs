@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
+use crate::acl::{AclKind, UncheckedAcl};
 use crate::attributes::FileAttributes;
 use crate::{Access, Cred, FileType, Path, Result, inotify};
 
@@ -75,7 +76,7 @@ fn check(path: &Path, name: &[u8], want: Access, cred: &Cred) -> Result<()> {
             if space == b"user" && !suits {
                 return Err(refused);
             }
-            cred.check(&meta, want)?;
+            cred.check_inode(&**path.inode(), want)?;
         }
     }
     // Whether there is such a space is only asked by who may use it.
@@ -89,11 +90,37 @@ fn check(path: &Path, name: &[u8], want: Access, cred: &Cred) -> Result<()> {
     }
 }
 
+/// Sets an access control list from an attribute's value, or takes it away without one. What the
+/// caller says of whether there is one already is not asked, as on Linux.
+fn set_acl(path: &Path, kind: AclKind, value: Option<&[u8]>, cred: &Cred) -> Result<()> {
+    path.require_writable()?;
+    let meta = path.metadata();
+    meta.attributes.refuse(FileAttributes::FIXED)?;
+    let inode = path.inode();
+    // Whether there are lists at all is told first.
+    inode.acl(kind)?;
+    let acl = value.map_or(Ok(None), UncheckedAcl::from_xattr)?;
+    if kind == AclKind::Default && meta.kind != FileType::Directory && acl.is_some() {
+        return Err(Errno::EACCES);
+    }
+    if !cred.owns(&meta) {
+        return Err(Errno::EPERM);
+    }
+    let acl = acl.map(UncheckedAcl::check).transpose()?;
+    let keeps_setgid = cred.in_group(meta.gid) || cred.capable(sys::CAP_FSETID);
+    inode.set_acl(kind, acl, keeps_setgid)?;
+    inotify::notify_path(path, sys::IN_ATTRIB);
+    Ok(())
+}
+
 /// An attribute's value (`getxattr(2)`).
 ///
 /// # Errors
 /// `ENODATA`, `EOPNOTSUPP`, `EACCES`.
 pub fn get(path: &Path, name: &[u8], cred: &Cred) -> Result<Vec<u8>> {
+    if let Some(kind) = AclKind::from_xattr(name) {
+        return path.inode().acl(kind)?.ok_or(Errno::ENODATA)?.to_xattr();
+    }
     check(path, name, Access::READ, cred)?;
     let mut value = path.inode().xattr(name)?;
     // That root is the only one is not said.
@@ -113,6 +140,9 @@ pub fn get(path: &Path, name: &[u8], cred: &Cred) -> Result<Vec<u8>> {
 /// `EEXIST`, `ENODATA`, `ENOSPC`, `EINVAL` for what are no capabilities, `EOPNOTSUPP`, `EPERM`,
 /// `EACCES`, `EROFS`.
 pub fn set(path: &Path, name: &[u8], value: &[u8], mode: SetMode, cred: &Cred) -> Result<()> {
+    if let Some(kind) = AclKind::from_xattr(name) {
+        return set_acl(path, kind, Some(value), cred);
+    }
     if name == CAPABILITY && !value.is_empty() && capability_revision(value).is_none() {
         return Err(Errno::EINVAL);
     }
@@ -127,6 +157,9 @@ pub fn set(path: &Path, name: &[u8], value: &[u8], mode: SetMode, cred: &Cred) -
 /// # Errors
 /// `ENODATA`, `EOPNOTSUPP`, `EPERM`, `EACCES`, `EROFS`.
 pub fn remove(path: &Path, name: &[u8], cred: &Cred) -> Result<()> {
+    if let Some(kind) = AclKind::from_xattr(name) {
+        return set_acl(path, kind, None, cred);
+    }
     check(path, name, Access::WRITE, cred)?;
     path.inode().remove_xattr(name)?;
     inotify::notify_path(path, sys::IN_ATTRIB);
@@ -137,6 +170,12 @@ pub fn remove(path: &Path, name: &[u8], cred: &Cred) -> Result<()> {
 #[must_use]
 pub fn list(path: &Path, cred: &Cred) -> Vec<u8> {
     let mut names = Vec::new();
+    for kind in AclKind::ALL {
+        if let Ok(Some(_)) = path.inode().acl(kind) {
+            names.extend_from_slice(kind.xattr());
+            names.push(0);
+        }
+    }
     for name in path.inode().xattr_names() {
         if name.starts_with(b"trusted.") && !cred.capable(sys::CAP_SYS_ADMIN) {
             continue;

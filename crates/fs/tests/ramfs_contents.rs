@@ -131,6 +131,7 @@ fn make(limit: Option<u64>) -> (Arc<RamFs>, Arc<dyn Inode>) {
             &NewInode {
                 kind: NewInodeKind::Regular,
                 mode: 0o644,
+                umask: 0,
                 uid: 0,
                 gid: 0,
             },

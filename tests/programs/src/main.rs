@@ -9,6 +9,7 @@
 //! is `cargo xtask fuzz syscalls` inside the machine. `machine-tests stop-threads …` and
 //! `hold-thread …` run beside the machine instead, and make it late.
 
+mod acls;
 mod af_packet;
 mod bad_memory;
 mod busy_loops;
@@ -179,6 +180,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         msg_oob::CHECKS,
         receive_options::CHECKS,
         error_queue::CHECKS,
+        acls::CHECKS,
         af_packet::CHECKS,
         net_admin::CHECKS,
         taskstats::CHECKS,

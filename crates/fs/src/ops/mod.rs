@@ -5,6 +5,6 @@ mod namei;
 mod open;
 mod setattr;
 
-pub use namei::{Removal, create_node, link, remove, rename};
+pub use namei::{CreationMode, Removal, create_node, link, remove, rename};
 pub use open::{dentry_open, open, open_exec, open_o_path};
 pub use setattr::{TimeUpdate, chmod, chown, set_times, truncate};

@@ -22,9 +22,24 @@ static RENAME_LOCK: Mutex<()> = Mutex::new(());
 /// may make it.
 const WHITEOUT: DeviceId = DeviceId::new(0, 0);
 
+/// Permission bits that a program asks for a new file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CreationMode {
+    /// Permission bits (07777).
+    pub bits: u32,
+    /// Its file creation mask, which is for directories without a default access control list.
+    pub umask: u32,
+}
+
+impl From<u32> for CreationMode {
+    fn from(bits: u32) -> Self {
+        Self { bits, umask: 0 }
+    }
+}
+
 pub(super) fn may_create(dir: &Path, cred: &Cred) -> Result<()> {
     dir.require_writable()?;
-    cred.check(&dir.metadata(), Access::WRITE.union(Access::EXEC))
+    cred.check_inode(&**dir.inode(), Access::WRITE.union(Access::EXEC))
 }
 
 /// The mode of a new file that is no directory. Who is not of a directory's group does not make
@@ -53,7 +68,7 @@ fn may_remove(dir: &Path, victim: &Metadata, cred: &Cred) -> Result<()> {
 }
 
 /// Makes a file of any kind at `name` (`mknod(2)`, `mkdir(2)`, `symlink(2)`, and the name of a
-/// bound socket). The umask is already taken from `mode`.
+/// bound socket).
 ///
 /// # Errors
 /// `EEXIST`, and those of a walk and of permissions; `EPERM` for a device by an ordinary user.
@@ -61,8 +76,9 @@ pub fn create_node(
     walk: &LookupContext<'_>,
     name: &[u8],
     kind: NewInodeKind<'_>,
-    mode: u32,
+    mode: impl Into<CreationMode>,
 ) -> Result<Path> {
+    let CreationMode { bits, umask } = mode.into();
     let Some(ParentLookup {
         dir,
         name,
@@ -92,13 +108,14 @@ pub fn create_node(
                     return Err(Errno::EPERM);
                 }
                 let mode = if matches!(kind, NewInodeKind::Directory) {
-                    mode
+                    bits
                 } else {
-                    creation_mode(&dir, mode, walk.cred)
+                    creation_mode(&dir, bits, walk.cred)
                 };
                 let new = NewInode {
                     kind,
                     mode,
+                    umask,
                     uid: walk.cred.uid,
                     gid: walk.cred.gid,
                 };
@@ -146,7 +163,9 @@ pub fn link(old: &Path, walk: &LookupContext<'_>, name: &[u8]) -> Result<()> {
     if meta.dev != dir.metadata().dev {
         return Err(Errno::EXDEV);
     }
-    protected::check_link(&meta, walk.cred)?;
+    protected::check_link(&meta, walk.cred, |want| {
+        walk.cred.check_inode(&**old.inode(), want)
+    })?;
     may_create(&dir, walk.cred)?;
     meta.attributes.refuse(FileAttributes::FIXED)?;
     if meta.kind == FileType::Directory {
@@ -342,7 +361,7 @@ pub fn rename(
             });
         }
         if exchange && replaced_is_dir && !same_dir {
-            cred.check(&meta, Access::WRITE)?;
+            cred.check_inode(&**replaced.inode(), Access::WRITE)?;
         }
         covered = check_not_mountpoint(replaced, &target.dir, walk)? && !exchange;
     } else {
@@ -353,12 +372,13 @@ pub fn rename(
     check_not_mountpoint(&moved, &source.dir, walk)?;
     if moved_is_dir && !same_dir {
         // Its `..` changes.
-        cred.check(&moved_meta, Access::WRITE)?;
+        cred.check_inode(&**moved.inode(), Access::WRITE)?;
     }
 
     let whiteout = NewInode {
         kind: NewInodeKind::Char(WHITEOUT),
         mode: 0,
+        umask: 0,
         uid: cred.uid,
         gid: cred.gid,
     };

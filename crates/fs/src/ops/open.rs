@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
-use super::namei::{creation_mode, may_create};
+use super::namei::{CreationMode, creation_mode, may_create};
 use crate::attributes::FileAttributes;
 use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Opens `name` with flags that go together ([`OpenFlags::checked`]); with `CREAT` makes it, with
-/// permissions `mode` (the umask already taken away).
+/// permissions `mode`.
 ///
 /// # Errors
 /// Those of `open(2)`.
@@ -25,14 +25,14 @@ pub fn open(
     walk: &LookupContext<'_>,
     name: &[u8],
     flags: OpenFlags,
-    mode: u32,
+    mode: impl Into<CreationMode>,
 ) -> Result<Arc<File>> {
     if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) {
         if flags.contains(OpenFlags::TMPFILE) {
-            return open_tmpfile(walk, name, flags, mode);
+            return open_tmpfile(walk, name, flags, mode.into());
         }
         if flags.contains(OpenFlags::CREAT) {
-            return open_or_create(walk, name, flags, mode);
+            return open_or_create(walk, name, flags, mode.into());
         }
     }
     let mut lookup = LookupFlags::empty();
@@ -45,7 +45,7 @@ fn open_or_create(
     walk: &LookupContext<'_>,
     name: &[u8],
     flags: OpenFlags,
-    mode: u32,
+    mode: CreationMode,
 ) -> Result<Arc<File>> {
     let exclusive = flags.contains(OpenFlags::EXCL);
     // What is found in a directory may be there to deceive; what has no name in one is not.
@@ -83,7 +83,8 @@ fn open_or_create(
             walk.cred,
             &NewInode {
                 kind: NewInodeKind::Regular,
-                mode: creation_mode(&dir, mode, walk.cred),
+                mode: creation_mode(&dir, mode.bits, walk.cred),
+                umask: mode.umask,
                 uid: walk.cred.uid,
                 gid: walk.cred.gid,
             },
@@ -141,16 +142,16 @@ fn open_tmpfile(
     walk: &LookupContext<'_>,
     name: &[u8],
     flags: OpenFlags,
-    mode: u32,
+    mode: CreationMode,
 ) -> Result<Arc<File>> {
     let mut lookup = LookupFlags::DIRECTORY;
     lookup.set(LookupFlags::NOFOLLOW, flags.contains(OpenFlags::NOFOLLOW));
     let dir = walk.lookup(name, lookup)?;
     may_create(&dir, walk.cred)?;
-    let mode = creation_mode(&dir, mode, walk.cred);
     let new = NewInode {
         kind: NewInodeKind::Regular,
-        mode,
+        mode: creation_mode(&dir, mode.bits, walk.cred),
+        umask: mode.umask,
         uid: walk.cred.uid,
         gid: walk.cred.gid,
     };

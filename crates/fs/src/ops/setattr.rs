@@ -98,7 +98,7 @@ pub fn set_times(path: &Path, atime: TimeUpdate, mtime: TimeUpdate, cred: &Cred)
         if !present {
             return Err(Errno::EPERM);
         }
-        cred.check(&meta, Access::WRITE)?;
+        cred.check_inode(&**path.inode(), Access::WRITE)?;
     }
     let time = |t| match t {
         TimeUpdate::Omit => None,
@@ -131,7 +131,7 @@ pub fn truncate(path: &Path, size: u64, cred: &Cred) -> Result<()> {
         _ => return Err(Errno::EINVAL),
     }
     let meta = path.metadata();
-    cred.check(&meta, Access::WRITE)?;
+    cred.check_inode(&**path.inode(), Access::WRITE)?;
     path.require_writable()?;
     meta.attributes.refuse(FileAttributes::APPEND)?;
     let _writing = WriteAccess::acquire(path)?;

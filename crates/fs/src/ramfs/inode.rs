@@ -10,15 +10,16 @@ use linux_raw_sys::general as sys;
 
 use super::directory::ListingEntry;
 use super::{
-    Attr, ENTRY_BYTES, InodeData, MAX_LINKS, MAX_SIZE, PAGE_SIZE, RamInode, SealedChange,
+    Attr, ENTRY_BYTES, InodeData, MAX_LINKS, MAX_SIZE, PAGE_SIZE, RamInode, S_ISGID, SealedChange,
     XATTRS_MAX,
 };
+use crate::acl::{Acl, AclKind};
 use crate::attributes::FileAttributes;
 use crate::charge;
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
-    Access, DeviceId, DirEntry, FileType, Inode, LinkTarget, Metadata, NewInode, Permissions,
+    Access, Cred, DeviceId, DirEntry, FileType, Inode, LinkTarget, Metadata, NewInode, Permissions,
     RenameFlags, Result, SetAttr, Timestamp, WriteCount,
 };
 
@@ -63,15 +64,16 @@ impl Inode for RamInode {
     }
 
     fn permissions(&self) -> Permissions {
-        let directory = matches!(self.data, InodeData::Directory(_));
-        let attr = self.attr.lock();
-        Permissions {
-            is_directory: directory,
-            mode: attr.mode,
-            uid: attr.uid,
-            gid: attr.gid,
-            attributes: attr.attributes,
-        }
+        self.permissions_of(&self.attr.lock())
+    }
+
+    fn check_access(&self, cred: &Cred, want: Access) -> Result<()> {
+        // A long list is not gone through under the lock.
+        let (permissions, acl) = {
+            let attr = self.attr.lock();
+            (self.permissions_of(&attr), attr.acl.clone())
+        };
+        cred.check_with_acl(&permissions, acl.as_ref(), want)
     }
 
     fn is_granted_to_all(&self, want: Access) -> bool {
@@ -100,6 +102,9 @@ impl Inode for RamInode {
                 .is_some_and(|mode| executable(mode) != executable(attr.mode))
         {
             return Err(Errno::EPERM);
+        }
+        if let (Some(acl), Some(mode)) = (&attr.acl, change.mode) {
+            attr.acl = Some(acl.with_mode(mode)?);
         }
         let Attr {
             mode,
@@ -481,6 +486,46 @@ impl Inode for RamInode {
             .collect()
     }
 
+    fn acl(&self, kind: AclKind) -> Result<Option<Acl>> {
+        self.check_has_acls()?;
+        let attr = self.attr.lock();
+        Ok(match kind {
+            AclKind::Access => attr.acl.clone(),
+            AclKind::Default => attr.default_acl.clone(),
+        })
+    }
+
+    fn set_acl(&self, kind: AclKind, acl: Option<Acl>, keeps_setgid: bool) -> Result<()> {
+        self.check_has_acls()?;
+        // The old list goes after the lock.
+        let old;
+        let mut attr = self.attr.lock();
+        match kind {
+            AclKind::Access => {
+                if let Some(acl) = &acl {
+                    attr.mode = attr.mode & !0o777 | acl.mode();
+                }
+                if !keeps_setgid {
+                    attr.mode &= !S_ISGID;
+                }
+                let kept = acl.filter(|acl| !acl.is_mode());
+                old = core::mem::replace(&mut attr.acl, kept);
+            }
+            AclKind::Default => match (&self.data, acl) {
+                (InodeData::Directory(_), acl) => {
+                    old = core::mem::replace(&mut attr.default_acl, acl);
+                }
+                (_, Some(_)) => return Err(Errno::EACCES),
+                (_, None) => return Ok(()),
+            },
+        }
+        attr.ctime = Timestamp::now();
+        self.publish_mode(&attr);
+        drop(attr);
+        drop(old);
+        Ok(())
+    }
+
     fn seek_hole_data(&self, offset: u64, hole: bool) -> Result<u64> {
         self.contents()?.seek_extent(offset, hole)
     }
@@ -501,6 +546,27 @@ impl Inode for RamInode {
         match &self.data {
             InodeData::Fifo(pipe) => Some(pipe.clone()),
             _ => None,
+        }
+    }
+}
+
+impl RamInode {
+    fn permissions_of(&self, attr: &Attr) -> Permissions {
+        Permissions {
+            is_directory: matches!(self.data, InodeData::Directory(_)),
+            mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+            attributes: attr.attributes,
+        }
+    }
+
+    /// Checks that the file is of a kind that has access control lists: no symbolic link.
+    fn check_has_acls(&self) -> Result<()> {
+        if matches!(self.data, InodeData::Symlink(_)) {
+            Err(Errno::EOPNOTSUPP)
+        } else {
+            Ok(())
         }
     }
 }

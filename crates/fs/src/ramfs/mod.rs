@@ -26,6 +26,7 @@ pub use options::Options;
 use pages::Contents;
 use task::{Mutex, Once};
 
+use crate::acl::Acl;
 use crate::attributes::FileAttributes;
 use crate::charge;
 use crate::inode::keeps_setid_bits;
@@ -152,6 +153,7 @@ impl RamFs {
         let new = NewInode {
             kind: NewInodeKind::Directory,
             mode: options.mode,
+            umask: 0,
             uid: options.uid,
             gid: options.gid,
         };
@@ -175,6 +177,7 @@ impl RamFs {
             &NewInode {
                 kind: NewInodeKind::Regular,
                 mode,
+                umask: 0,
                 uid: 0,
                 gid: 0,
             },
@@ -292,6 +295,10 @@ struct Attr {
     attributes: FileAttributes,
     /// Extended attributes, by name.
     xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    /// Access control list, unless the permission bits say it all.
+    acl: Option<Acl>,
+    /// Access control list that new files in the directory get.
+    default_acl: Option<Acl>,
 }
 
 enum InodeData {
@@ -308,8 +315,8 @@ pub struct RamInode {
     _counted: census::Inode,
     ino: u64,
     info: Arc<RamFsInfo>,
-    /// The permission bits of `attr`, without those for writing if it is immutable, to be read
-    /// without its lock.
+    /// The permission bits of `attr`, without those for writing if it is immutable, and without any
+    /// if it has an access control list, to be read without its lock.
     mode: AtomicU32,
     attr: Mutex<Attr>,
     /// Address spaces that map a regular file.
@@ -355,6 +362,8 @@ impl RamInode {
             btime: now,
             attributes: FileAttributes::empty(),
             xattrs: BTreeMap::new(),
+            acl: None,
+            default_acl: None,
         };
         Arc::new(Self {
             _counted: census::Inode::default(),
@@ -418,7 +427,12 @@ impl RamInode {
     /// Makes what was changed count for who reads the mode without the lock.
     fn publish_mode(&self, attr: &Attr) {
         let immutable = attr.attributes.contains(FileAttributes::IMMUTABLE);
-        let hidden = if immutable { 0o222 } else { 0 };
+        let hidden = match &attr.acl {
+            // It may grant somebody less than all others get.
+            Some(_) => 0o777,
+            None if immutable => 0o222,
+            None => 0,
+        };
         self.mode.store(attr.mode & !hidden, Ordering::Relaxed);
     }
 
@@ -462,13 +476,27 @@ impl RamInode {
     }
 
     /// The new inode of an entry of this directory; a set-group-id directory hands its group down.
+    /// A default access control list decides about its permission bits, otherwise the umask.
     fn new_child(&self, new: &NewInode<'_>) -> Result<Arc<Self>> {
-        self.info.charge_inode()?;
         let mut new = new.clone();
-        let (mode, gid, attributes) = {
+        let (mode, gid, attributes, default_acl) = {
             let attr = self.attr.lock();
-            (attr.mode, attr.gid, attr.attributes)
+            let default_acl = attr.default_acl.clone();
+            (attr.mode, attr.gid, attr.attributes, default_acl)
         };
+        let default_acl = default_acl.filter(|_| !matches!(new.kind, NewInodeKind::Symlink(_)));
+        let acl = match &default_acl {
+            Some(default_acl) => {
+                let acl;
+                (acl, new.mode) = default_acl.for_new_file(new.mode)?;
+                acl
+            }
+            None => {
+                new.mode &= !new.umask;
+                None
+            }
+        };
+        self.info.charge_inode()?;
         if mode & S_ISGID != 0 {
             new.gid = gid;
             if matches!(new.kind, NewInodeKind::Directory) {
@@ -479,7 +507,13 @@ impl RamInode {
             new.mode = 0o777;
         }
         let made = Self::new(&self.info, &new);
-        made.attr.lock().attributes = attributes & FileAttributes::INHERITED;
+        {
+            let mut attr = made.attr.lock();
+            attr.attributes = attributes & FileAttributes::INHERITED;
+            attr.acl = acl;
+            attr.default_acl = default_acl.filter(|_| matches!(new.kind, NewInodeKind::Directory));
+            made.publish_mode(&attr);
+        }
         Ok(made)
     }
 }

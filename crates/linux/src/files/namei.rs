@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 
 use abi::errno::Errno;
-use fs::ops::{self, TimeUpdate};
+use fs::ops::{self, CreationMode, TimeUpdate};
 use fs::path::{LookupContext, LookupFlags, Resolve};
 use fs::{
     Access, Cred, DeviceId, FileType, NewInodeKind, OpenFlags, PATH_MAX, Path, RenameFlags,
@@ -157,9 +157,12 @@ fn check_flags(flags: u32, known: u32) -> Result<(), Errno> {
     }
 }
 
-/// Permission bits of a new file, without those of the caller's umask.
-fn apply_umask(task: &Task, mode: u32) -> u32 {
-    mode & 0o7777 & !task.fs().umask()
+/// Permission bits that the caller wants of a new file.
+fn creation_mode(task: &Task, mode: u32) -> CreationMode {
+    CreationMode {
+        bits: mode & 0o7777,
+        umask: task.fs().umask(),
+    }
 }
 
 /// Checks that the caller may open a file at all: that it has a descriptor left is asked before the
@@ -182,9 +185,9 @@ pub fn sys_openat(task: &Task, dirfd: Fd, name: UserAddr, flags: u32, mode: u32)
     let mut walk = task.walk(&cred);
     start_at(task, &mut walk, dirfd, name)?;
     let mode = if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) {
-        apply_umask(task, mode)
+        creation_mode(task, mode)
     } else {
-        0
+        CreationMode::from(0)
     };
     task.open_with_reserved_fd(CloseOnExec::of_flags(flags), || {
         ops::open(&walk, name, flags, mode)
@@ -266,7 +269,7 @@ pub fn sys_openat2(
         walk_at(task, &cred, dirfd, name)?
     };
     walk.set_resolve(resolve);
-    let mode = apply_umask(task, how.mode as u32);
+    let mode = creation_mode(task, how.mode as u32);
     task.open_with_reserved_fd(CloseOnExec::of_flags(flags), || {
         ops::open(&walk, name, flags, mode)
     })
@@ -278,7 +281,7 @@ fn mknod_at(
     dirfd: Fd,
     name: UserAddr,
     kind: NewInodeKind<'_>,
-    mode: u32,
+    mode: CreationMode,
 ) -> SysResult {
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
@@ -289,13 +292,8 @@ fn mknod_at(
 
 /// `mkdirat(2)`: makes a directory, from a directory on.
 pub fn sys_mkdirat(task: &Task, dirfd: Fd, name: UserAddr, mode: u32) -> SysResult {
-    mknod_at(
-        task,
-        dirfd,
-        name,
-        NewInodeKind::Directory,
-        apply_umask(task, mode) & 0o1777,
-    )
+    let mode = creation_mode(task, mode & 0o1777);
+    mknod_at(task, dirfd, name, NewInodeKind::Directory, mode)
 }
 
 /// `mkdir(2)`: makes a directory.
@@ -316,7 +314,7 @@ pub fn sys_mknodat(task: &Task, dirfd: Fd, name: UserAddr, mode: u32, device: u3
         Some(FileType::Directory) => return Err(Errno::EPERM),
         _ => return Err(Errno::EINVAL),
     };
-    mknod_at(task, dirfd, name, kind, apply_umask(task, mode))
+    mknod_at(task, dirfd, name, kind, creation_mode(task, mode))
 }
 
 /// `mknod(2)`: makes a file, device, fifo or socket.
@@ -331,7 +329,13 @@ pub fn sys_symlinkat(task: &Task, target: UserAddr, dirfd: Fd, name: UserAddr) -
     if target.is_empty() {
         return Err(Errno::ENOENT);
     }
-    mknod_at(task, dirfd, name, NewInodeKind::Symlink(target), 0o777)
+    mknod_at(
+        task,
+        dirfd,
+        name,
+        NewInodeKind::Symlink(target),
+        0o777.into(),
+    )
 }
 
 /// `symlink(2)`: makes a symbolic link.

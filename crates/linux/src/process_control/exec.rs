@@ -195,7 +195,8 @@ fn check_executable(task: &Task, path: &Path) -> Result<(), Errno> {
     if meta.kind != FileType::Regular || path.mount().flags() & fs::mount::MS_NOEXEC != 0 {
         return Err(Errno::EACCES);
     }
-    task.fs_cred().check(&meta, FileAccess::EXEC)
+    task.fs_cred()
+        .check_inode(&**path.inode(), FileAccess::EXEC)
 }
 
 /// Reads up to `len` bytes of a file from `at` on.

@@ -149,7 +149,8 @@ impl NameTable {
             UnixName::Path(text) => {
                 let path = caller.walk.lookup(text, LookupFlags::empty())?;
                 let meta = path.metadata();
-                caller.walk.cred.check(&meta, Access::WRITE)?;
+                let cred = caller.walk.cred;
+                cred.check_inode(&**path.inode(), Access::WRITE)?;
                 if meta.kind != FileType::Socket {
                     return Err(Errno::ECONNREFUSED);
                 }
