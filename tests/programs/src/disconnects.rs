@@ -13,6 +13,7 @@ use crate::inet_sockets::{LOCAL, socket, with_v4};
 pub const CHECKS: &[(&str, Check)] = &[
     ("inet-disconnected-and-used-again", used_again),
     ("inet-datagrams-dissolved", dissolved),
+    ("inet-disconnected-and-bound-to-any", bound_to_any),
 ];
 
 /// A connection that is dissolved (`connect(2)` to `AF_UNSPEC`) ends with a reset, and its socket,
@@ -163,5 +164,54 @@ fn dissolved() -> Result<()> {
         "without a peer",
     )?;
     drop(b);
+    Ok(())
+}
+
+/// A stream socket that was bound to any address has the one of its route while it is connected,
+/// and any afterwards: after it was dissolved, and after nobody answered.
+fn bound_to_any() -> Result<()> {
+    let listener = TcpListener::bind((LOCAL, 0))?;
+    let port = listener.local_addr()?.port();
+    let local = |fd: &std::os::fd::OwnedFd| -> Result<SocketAddr> {
+        Ok(TcpStream::from(fd.try_clone()?).local_addr()?)
+    };
+    // A port that is asked for stays; another check may take the one that was found.
+    let fd = loop {
+        let free = TcpListener::bind((LOCAL, 0))?.local_addr()?.port();
+        let fd = socket(libc::AF_INET, libc::SOCK_STREAM)?;
+        match with_v4(&fd, Ipv4Addr::UNSPECIFIED, free, libc::bind) {
+            Ok(()) => break fd,
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let bound = local(&fd)?;
+    ensure!(bound.ip().is_unspecified() && bound.port() != 0, "{bound}");
+    for _ in 0..2 {
+        with_v4(&fd, LOCAL, port, libc::connect)?;
+        let connected = SocketAddr::from((LOCAL, bound.port()));
+        ensure!(local(&fd)? == connected, "connected: {}", local(&fd)?);
+        is(
+            call!(SYS_connect, fd.as_raw_fd(), [0u16; 8].as_ptr(), 16),
+            0,
+            "dissolving",
+        )?;
+        ensure!(local(&fd)? == bound, "dissolved: {}", local(&fd)?);
+    }
+    // A port at which nobody listens, since it is this socket's.
+    let silent = socket(libc::AF_INET, libc::SOCK_STREAM)?;
+    with_v4(&silent, LOCAL, 0, libc::bind)?;
+    let nobody = local(&silent)?.port();
+    let refused = with_v4(&fd, LOCAL, nobody, libc::connect);
+    ensure!(
+        refused
+            .as_ref()
+            .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused),
+        "{refused:?}"
+    );
+    ensure!(local(&fd)? == bound, "refused: {}", local(&fd)?);
+    // It listens at any address, too.
+    is(call!(SYS_listen, fd.as_raw_fd(), 1), 0, "listen")?;
+    TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), bound.port()))?;
     Ok(())
 }

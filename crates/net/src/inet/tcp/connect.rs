@@ -97,16 +97,19 @@ impl Initiator for TcpSocket {
 }
 
 impl TcpSocket {
-    /// Gives back what connecting has taken. What is returned is dropped without the lock.
+    /// Gives back what connecting has taken: also the address of a route, if the socket was bound to
+    /// any. What is returned is dropped without the lock.
     pub(super) fn release_connect_state(&self, state: &mut State) -> Option<PortBinding<Self>> {
         if let Some(begun) = state.active_connection.take() {
             self.tables().active_connections.lock().remove(&begun);
         }
-        if state.port_locked {
-            None
-        } else {
-            state.binding.take()
+        if !state.port_locked {
+            return state.binding.take();
         }
+        if let (Some(any), Some(binding)) = (state.any_address, &mut state.binding) {
+            self.tables().bind_table.set_address(binding, any);
+        }
+        None
     }
 
     /// The socket's end of a connection over the loop.

@@ -135,10 +135,9 @@ impl SocketOps for TcpSocket {
         if state.binding.is_some() || self.connection.load().is_some() {
             return Err(Errno::EINVAL);
         }
-        state.binding = Some(self.bind_port(
-            BindAddress::new(meant.ip(), self.common.is_v6_only()),
-            meant.port(),
-        )?);
+        let address = BindAddress::new(meant.ip(), self.common.is_v6_only());
+        state.binding = Some(self.bind_port(address, meant.port())?);
+        state.any_address = address.ip.is_unspecified().then_some(address);
         state.port_locked = true;
         Ok(())
     }
