@@ -5,7 +5,7 @@
 use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use task::{Mutex, MutexGuard};
@@ -62,6 +62,9 @@ pub struct Dentry {
     /// found again by the next walk. One below a generated directory is made anew by each walk.
     caches_names: bool,
     hashed_key: dcache::HashedKey,
+    /// Life of what is written (`F_SET_RW_HINT`), for a file that does not keep it itself: as long
+    /// as the name is in use.
+    write_hint: AtomicU8,
     location: Mutex<DentryLocation>,
     children: Mutex<Children>,
     /// Number of mounts on this dentry; spares ordinary lookups the mount table.
@@ -72,6 +75,12 @@ pub struct Dentry {
 }
 
 impl Dentry {
+    /// How long what is written to the file will live, as programs announce it (`F_SET_RW_HINT`).
+    #[must_use]
+    pub fn write_hint(&self) -> &AtomicU8 {
+        self.inode.write_hint().unwrap_or(&self.write_hint)
+    }
+
     /// The top of a tree.
     #[must_use]
     pub fn root(inode: Arc<dyn Inode>) -> Arc<Self> {
@@ -86,6 +95,7 @@ impl Dentry {
                 && parent.as_ref().is_none_or(|parent| parent.caches_names),
             inode,
             hashed_key: dcache::HashedKey::new(parent.as_ref(), name),
+            write_hint: AtomicU8::new(0),
             location: Mutex::new(DentryLocation {
                 parent,
                 name: name.into(),

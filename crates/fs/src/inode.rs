@@ -417,6 +417,12 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::ENOTTY)
     }
 
+    /// Whether it is known of the file which attributes it has. Special files and links get some
+    /// from their directory, and no others.
+    fn has_known_attributes(&self) -> bool {
+        self.attributes().is_ok()
+    }
+
     /// Sets the attributes.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::mem::zeroed;
+use std::os::unix::fs::symlink;
 
 use anyhow::{Result, ensure};
 
@@ -376,6 +377,45 @@ fn shown() -> Result<()> {
         let _kept = Attributed::new(&file, IMMUTABLE | APPEND | NODUMP | NOATIME)?;
         ensure!(of(&path)?.stx_attributes == OF_FILES);
     }
+    // Links and special files have what their directory hands down, and show it.
+    let dir = open(&scratch, ".", libc::O_RDONLY)?;
+    let of_link = {
+        let _kept = Attributed::new(&dir, NODUMP)?;
+        symlink("f", scratch.path("l"))?;
+        let fifo = c(&scratch.path("p"));
+        is(
+            call!(SYS_mknod, fifo.as_ptr(), libc::S_IFIFO | 0o600, 0),
+            0,
+            "mknod",
+        )?;
+        let fifo = of(&fifo)?;
+        ensure!(
+            (fifo.stx_attributes, fifo.stx_attributes_mask)
+                == (u64::from(NODUMP), ALWAYS | OF_FILES),
+            "a pipe: {:#x} of {:#x}",
+            fifo.stx_attributes,
+            fifo.stx_attributes_mask
+        );
+        // SAFETY: all bytes of the structure may be zero.
+        let mut statx: libc::statx = unsafe { zeroed() };
+        let link = c(&scratch.path("l"));
+        let done = call!(
+            SYS_statx,
+            libc::AT_FDCWD,
+            link.as_ptr(),
+            libc::AT_SYMLINK_NOFOLLOW,
+            libc::STATX_BASIC_STATS,
+            &raw mut statx
+        );
+        is(done, 0, "statx of a link").map(|()| statx)?
+    };
+    ensure!(
+        (of_link.stx_attributes, of_link.stx_attributes_mask)
+            == (u64::from(NODUMP), ALWAYS | OF_FILES),
+        "a link: {:#x} of {:#x}",
+        of_link.stx_attributes,
+        of_link.stx_attributes_mask
+    );
     // Reading leaves the time.
     is(call!(SYS_write, file.0, c"abc".as_ptr(), 3), 3, "write")?;
     let _kept = Attributed::new(&file, NOATIME)?;

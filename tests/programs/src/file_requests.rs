@@ -312,7 +312,34 @@ fn of_hints() -> Result<()> {
     }
     let again = open(&scratch, "f", libc::O_RDONLY)?;
     ensure!(get(&again)? == 3, "it is the file's");
-    ensure!(get(&pipe(0)?[0])? == 0, "of a pipe");
+    let [reader, writer] = pipe(0)?;
+    ensure!(get(&reader)? == 0, "of a pipe");
+    let hint = 4_u64;
+    let of_kinds = [
+        writer,
+        Fd::new(call!(SYS_open, c"/dev/null".as_ptr(), RDWR), "a device")?,
+        Fd::new(call!(SYS_open, c"/".as_ptr(), 0), "a directory")?,
+        Fd::new(
+            call!(SYS_open, c"/proc/self/status".as_ptr(), 0),
+            "in /proc",
+        )?,
+        Fd::new(
+            call!(SYS_socket, libc::AF_UNIX, libc::SOCK_STREAM, 0),
+            "a socket",
+        )?,
+    ];
+    for (place, fd) in of_kinds.iter().enumerate() {
+        let set = |hint: u64| call!(SYS_fcntl, fd.0, F_SET_RW_HINT, &raw const hint);
+        is(set(hint), 0, &format!("hint of kind {place}"))?;
+        ensure!(get(fd)? == hint, "hint of kind {place}");
+        fails(set(6), libc::EINVAL, "no such hint")?;
+        let again = Fd::new(call!(SYS_dup, fd.0), "dup")?;
+        ensure!(get(&again)? == hint, "hint of a copy of kind {place}");
+        if place != 0 {
+            is(set(0), 0, "no hint")?;
+        }
+    }
+    ensure!(get(&reader)? == hint, "of the other end of a pipe");
     fails(
         call!(SYS_fcntl, file.0, F_GET_RW_HINT, 8),
         libc::EFAULT,

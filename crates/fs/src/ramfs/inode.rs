@@ -427,6 +427,10 @@ impl Inode for RamInode {
         }
     }
 
+    fn has_known_attributes(&self) -> bool {
+        true
+    }
+
     fn set_attributes(&self, new: FileAttributes) -> Result<()> {
         let mut attr = self.attr.lock();
         attr.attributes = new;

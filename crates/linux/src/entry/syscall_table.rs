@@ -115,7 +115,7 @@ calls! {
     69 msgsnd(Int, Ptr, Num, Oct) = [msg::sys_msgsnd];
     70 msgrcv(Int, Ptr, Num, Int, Oct) = [msg::sys_msgrcv];
     71 msgctl(Int, Num, Ptr) = [msg::sys_msgctl];
-    72 fcntl(Fd, Num, Ptr) = [fcntl::sys_fcntl]; // partial: F_SET_RW_HINT is EINVAL for what is not a file in memory
+    72 fcntl(Fd, Num, Ptr) = [fcntl::sys_fcntl];
     73 flock(Fd, Hex) = [fcntl::sys_flock];
     74 fsync(Fd) = [fallocate::sys_fsync];
     75 fdatasync(Fd) = [fallocate::sys_fdatasync];
@@ -333,7 +333,7 @@ calls! {
     329 pkey_mprotect(Ptr, Num, Hex, Int) = [mempolicy::sys_pkey_mprotect];
     330 pkey_alloc(Hex, Hex) = [mempolicy::sys_pkey_alloc];
     331 pkey_free(Int) = [mempolicy::sys_pkey_free];
-    332 statx(Fd, Str, Hex, Hex, Ptr) = [stat::sys_statx]; // partial: no attributes of chattr for symbolic links and special files
+    332 statx(Fd, Str, Hex, Hex, Ptr) = [stat::sys_statx];
     334 rseq(Ptr, Num, Hex, Hex) = [rseq::sys_rseq];
     424 pidfd_send_signal(Fd, Sig, Ptr, Hex) = [pidfd::sys_pidfd_send_signal];
     428 open_tree(Fd, Str, Hex) = [fsopen::sys_open_tree];

@@ -311,21 +311,17 @@ pub fn sys_fcntl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
                 .set_capacity(arg, any)
         }
         F_GET_RW_HINT => {
-            let hint = file
-                .inode()
-                .write_hint()
-                .map_or(0, |hint| hint.load(Ordering::Relaxed));
+            let hint = file.path().dentry().write_hint().load(Ordering::Relaxed);
             UserPtr::<u64>::new(arg.into())
                 .write(&hint.into())
                 .map(|()| 0)
         }
         F_SET_RW_HINT => {
             let hint = UserPtr::<u64>::new(arg.into()).read()?;
-            let (Ok(hint @ 0..=RWH_WRITE_LIFE_EXTREME), Some(kept)) =
-                (u8::try_from(hint), file.inode().write_hint())
-            else {
+            let Ok(hint @ 0..=RWH_WRITE_LIFE_EXTREME) = u8::try_from(hint) else {
                 return Err(Errno::EINVAL);
             };
+            let kept = file.path().dentry().write_hint();
             kept.store(hint, Ordering::Relaxed);
             Ok(0)
         }

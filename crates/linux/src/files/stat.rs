@@ -186,7 +186,11 @@ pub fn sys_statx(
     };
     let born = m.btime.map_or(0, |_| sys::STATX_BTIME);
     let of_file = m.attributes.bits();
-    let can_have = path.inode().attributes().map_or(0, |_| SHOWN);
+    let can_have = if path.inode().has_known_attributes() {
+        SHOWN
+    } else {
+        0
+    };
     let (dev, rdev) = (fs::DeviceId::decode(m.dev), fs::DeviceId::decode(m.rdev));
     to.write(&Statx {
         mask: sys::STATX_BASIC_STATS | sys::STATX_MNT_ID | mask & born,
