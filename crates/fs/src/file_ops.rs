@@ -18,16 +18,9 @@ pub fn seek_position(position: u64, end: Option<u64>, whence: Whence, offset: i6
         Whence::End => end.ok_or(Errno::EINVAL)?,
         Whence::Data | Whence::Hole => return Err(Errno::EINVAL),
     };
-    let result = base.checked_add_signed(offset).ok_or(if offset < 0 {
-        Errno::EINVAL
-    } else {
-        Errno::EOVERFLOW
-    })?;
-    if i64::try_from(result).is_err() {
-        Err(Errno::EOVERFLOW)
-    } else {
-        Ok(result)
-    }
+    base.checked_add_signed(offset)
+        .filter(|&result| i64::try_from(result).is_ok())
+        .ok_or(Errno::EINVAL)
 }
 
 /// Refuses a transfer that would go beyond the greatest offset.

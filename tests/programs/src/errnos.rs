@@ -24,6 +24,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("errnos-clocks-and-processors", clocks),
     ("errnos-contexts", contexts),
     ("errnos-words", words),
+    ("errnos-beyond-the-end", beyond_the_end),
+    ("errnos-adjusting-clocks", adjusting_clocks),
 ];
 
 const PAGE: usize = 4096;
@@ -715,5 +717,41 @@ fn contexts() -> Result<()> {
     }
     is(call!(SYS_umount2, path.as_ptr(), 0), 0, "umount2")?;
     fs::remove_dir("/tmp/refusals-contexts")?;
+    Ok(())
+}
+
+/// Positions that no file reaches are invalid, not too large.
+fn beyond_the_end() -> Result<()> {
+    let file = Fd::new(call!(SYS_memfd_create, c"end".as_ptr(), 0), "memfd_create")?;
+    let seek = |offset: i64, whence: i32| call!(SYS_lseek, file.0, offset, whence);
+    is(call!(SYS_ftruncate, file.0, 10), 0, "ftruncate")?;
+    is(seek(1, libc::SEEK_SET), 1, "SEEK_SET")?;
+    for whence in [libc::SEEK_CUR, libc::SEEK_END] {
+        fails(seek(i64::MAX, whence), libc::EINVAL, "beyond the end")?;
+        fails(seek(-11, whence), libc::EINVAL, "before the beginning")?;
+    }
+    is(seek(i64::MAX - 10, libc::SEEK_END), i64::MAX, "the end")
+}
+
+/// Only the wall clock can be adjusted; other clocks say so, and what is none is invalid.
+fn adjusting_clocks() -> Result<()> {
+    let adjust = |clock: i32| {
+        let asked = [0u64; 26];
+        call!(SYS_clock_adjtime, clock, asked.as_ptr())
+    };
+    for clock in [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, -1, -2, -6] {
+        fails(adjust(clock), libc::EOPNOTSUPP, &format!("clock {clock}"))?;
+    }
+    for clock in [10, 12, 16, i32::MAX] {
+        fails(adjust(clock), libc::EINVAL, &format!("clock {clock}"))?;
+    }
+    ensure!(adjust(0) >= 0, "the wall clock");
+    // Hundredths of a second are about as long as they are.
+    for tick in [0, 8999, 11_001] {
+        let mut asked = [0u64; 26];
+        (asked[0], asked[11]) = (0x4000, tick);
+        let set = call!(SYS_adjtimex, asked.as_ptr());
+        fails(set, libc::EINVAL, &format!("a tick of {tick}"))?;
+    }
     Ok(())
 }

@@ -811,6 +811,18 @@ fn of_clone3() -> Result<()> {
     is(clone(&args, 88)?, 0, "what is behind the end")?;
     fails(clone(&args, 96)?, libc::E2BIG, "what nobody knows")?;
     fails(call!(SYS_clone3, 8, 88), libc::EFAULT, "nowhere")?;
+    let refused = |flags: i32, place: u64, what: &str| {
+        let mut args = [0u64; 11];
+        (args[0], args[1], args[3]) = (flags as u64, place, place);
+        fails(call!(SYS_clone3, args.as_ptr(), 88), libc::EINVAL, what)
+    };
+    refused(libc::CLONE_DETACHED, 0, "a flag that was given up")?;
+    let mut place = 0u64;
+    refused(
+        libc::CLONE_PIDFD | libc::CLONE_PARENT_SETTID,
+        (&raw mut place).addr() as u64,
+        "two numbers at one place",
+    )?;
     fails(
         call!(SYS_clone3, 8, 120),
         libc::EFAULT,

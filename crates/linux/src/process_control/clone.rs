@@ -416,7 +416,11 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: UserAddr, size: usize)
     if args.flags as u32 & (sys::CLONE_THREAD | sys::CLONE_PARENT) != 0 && args.exit_signal != 0 {
         return Err(Errno::EINVAL);
     }
+    const BOTH: u32 = sys::CLONE_PIDFD | sys::CLONE_PARENT_SETTID;
+    let one_place = args.flags as u32 & BOTH == BOTH && args.pidfd == args.parent_tid;
     if high & !CLEAR_SIGHAND != 0
+        || args.flags as u32 & sys::CLONE_DETACHED != 0
+        || one_place
         || args.flags & u64::from(sys::CSIGNAL & !sys::CLONE_NEWTIME) != 0
         || (args.stack == 0) != (args.stack_size == 0)
         || args.exit_signal > siginfo::NSIG as u64

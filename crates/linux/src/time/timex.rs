@@ -56,6 +56,9 @@ const OFFSET_SS_READ: u32 = 0xa001;
 /// Adds `time` to the clock, which has nanoseconds rather than microseconds with the second one.
 const SETOFFSET: u32 = 0x100;
 const NANO: u32 = 0x2000;
+/// Sets `tick`, microseconds that a hundredth of a second has, within these bounds.
+const TICK: u32 = 0x4000;
+const TICKS: core::ops::RangeInclusive<i64> = 9000..=11_000;
 const STA_UNSYNC: i32 = 0x40;
 /// Result of the call for a clock that nobody disciplines.
 const TIME_ERROR: usize = 5;
@@ -69,7 +72,12 @@ pub fn sys_adjtimex(task: &Task, state: UserPtr<Timex>) -> SysResult {
     if modes & !NANO == SETOFFSET {
         wall_clock::step(task, asked.delta_ns()?)?;
     } else if modes != 0 && modes != OFFSET_SS_READ {
-        return Err(Errno::EPERM);
+        let ticks = modes & TICK != 0 && !TICKS.contains(&asked.tick);
+        return Err(if ticks && task.cred().capable(sys::CAP_SYS_TIME) {
+            Errno::EINVAL
+        } else {
+            Errno::EPERM
+        });
     }
     let mut now = Timex::new_zeroed();
     now.modes = modes;
@@ -82,9 +90,13 @@ pub fn sys_adjtimex(task: &Task, state: UserPtr<Timex>) -> SysResult {
 
 /// `clock_adjtime(2)`: reads and adjusts a clock.
 pub fn sys_clock_adjtime(task: &Task, clock: i32, state: UserPtr<Timex>) -> SysResult {
+    // Of clocks by number 10 was given up; negative ones are processor time, or a descriptor's.
+    const FIXED: u32 = sys::CLOCK_REALTIME + 1;
+    const BY_DESCRIPTOR: i32 = 3;
     match clock.cast_unsigned() {
         sys::CLOCK_REALTIME => sys_adjtimex(task, state),
-        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME | sys::CLOCK_TAI => Err(Errno::EOPNOTSUPP),
+        FIXED..=sys::CLOCK_BOOTTIME_ALARM | sys::CLOCK_TAI => Err(Errno::EOPNOTSUPP),
+        _ if clock < 0 && clock & 7 != BY_DESCRIPTOR => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::EINVAL),
     }
 }
