@@ -4,7 +4,7 @@ use crate::bar::{self, Bar, Bars, Window};
 use crate::{Address, CONFIG_BYTES, ConfigRegisters, EXTENDED_CONFIG_BYTES, HEADER_BYTES};
 
 /// Offset of vendor and device.
-const IDENTITY: u16 = 0x00;
+pub(crate) const IDENTITY: u16 = 0x00;
 /// Offset of command and status.
 pub(crate) const COMMAND: u16 = 0x04;
 /// Bit of the command: the function answers at its ports.
@@ -26,7 +26,7 @@ const EXTENDED: u16 = CONFIG_BYTES;
 /// Capability: subsystem of a bridge.
 const CAPABILITY_SUBSYSTEM: u8 = 0x0d;
 /// Capability: PCI Express.
-const CAPABILITY_EXPRESS: u8 = 0x10;
+pub(crate) const CAPABILITY_EXPRESS: u8 = 0x10;
 /// More entries than fit between the header and the end are a loop.
 const MOST_CAPABILITIES: u16 = (CONFIG_BYTES - HEADER_BYTES) / 4;
 
@@ -159,23 +159,29 @@ fn halves(value: u32) -> (u16, u16) {
 }
 
 /// Offset of the first capability of a kind (PCI Local Bus 3.0, 6.7).
-fn capability(registers: &impl ConfigRegisters, kind: u8) -> Option<u16> {
-    if registers.read(COMMAND) & STATUS_CAPABILITIES == 0 {
-        return None;
-    }
-    let mut at = registers.read(CAPABILITIES) as u8 & !3;
-    for _ in 0..MOST_CAPABILITIES {
-        let offset = u16::from(at);
-        if offset < HEADER_BYTES {
+pub(crate) fn capability(registers: &impl ConfigRegisters, kind: u8) -> Option<u16> {
+    capabilities(|at| registers.read(at))
+        .find(|(found, _)| *found == kind)
+        .map(|(_, at)| at)
+}
+
+/// Kinds and offsets of a function's capabilities, in the order of its list (PCI Local Bus 3.0,
+/// 6.7), whose registers `read` reads. It ends, whatever the list says.
+pub fn capabilities(read: impl Fn(u16) -> u32) -> impl Iterator<Item = (u8, u16)> {
+    let mut next = if read(COMMAND) & STATUS_CAPABILITIES == 0 {
+        0
+    } else {
+        read(CAPABILITIES) as u8 & !3
+    };
+    let step = move || {
+        let at = u16::from(next);
+        if at < HEADER_BYTES {
             return None;
         }
-        let entry = registers.read(offset);
-        match entry as u8 {
-            found if found == kind => return Some(offset),
-            // Nothing answers any more.
-            0xff => return None,
-            _ => at = (entry >> 8) as u8 & !3,
-        }
-    }
-    None
+        let entry = read(at);
+        next = (entry >> 8) as u8 & !3;
+        // With ones nothing answers any more.
+        (entry as u8 != 0xff).then_some((entry as u8, at))
+    };
+    core::iter::from_fn(step).take(usize::from(MOST_CAPABILITIES))
 }

@@ -9,7 +9,9 @@
 #![forbid(unsafe_code)]
 
 mod bar;
+mod control;
 mod function;
+mod msix;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -17,7 +19,9 @@ mod tests;
 use core::fmt;
 
 pub use bar::{Bar, BarKind, Window, WindowKind};
-pub use function::{Function, Layout};
+pub use control::{Abilities, NotReset, Saved, reset, set_abilities};
+pub use function::{Function, Layout, capabilities};
+pub use msix::{Msix, MsixEntry, MsixTable};
 pub use scan::{Machine, scan};
 
 /// Bytes of the configuration space that every function has.

@@ -384,3 +384,151 @@ proptest! {
         prop_assert_eq!(ended, Some(()));
     }
 }
+
+/// A function that can be stopped and reset.
+struct Resettable {
+    model: Model,
+    /// What it does when it is told to reset itself, or loses its power.
+    is_deaf: bool,
+}
+
+impl Resettable {
+    const BAR: u32 = 0xfe00_0000;
+
+    fn new(express: u32, power: u32) -> Self {
+        let mut model = Model::new(0x1af4, 0x1042, 0x01_0000, 0)
+            .with(4, 1 << 20 | 7)
+            .with(0x34, 0x40)
+            .with(0x40, 0x0050_0010)
+            .with(0x44, express)
+            .with(0x48, 0x2010)
+            .with(0x50, 0x0003_0001)
+            .with(0x54, power)
+            .with_bar(0x10, Self::BAR, 0xffff_f000);
+        model.set(0x40, 0x0000_5010);
+        for (at, mask) in [(0x48, 0xffff), (0x54, 0xffff), (0x3c, 0xff)] {
+            model.writable.insert(at, mask);
+        }
+        Self {
+            model,
+            is_deaf: false,
+        }
+    }
+
+    /// Forgets what a reset forgets.
+    fn forget(&self) {
+        self.model.set(4, 1 << 20);
+        self.model.set(0x10, 0);
+        self.model.set(0x48, 0);
+    }
+}
+
+impl ConfigRegisters for &Resettable {
+    fn read(&self, offset: u16) -> u32 {
+        (&self.model).read(offset)
+    }
+
+    fn write(&self, offset: u16, value: u32) {
+        let was_off = self.read(0x54) & 3 == 3;
+        (&self.model).write(offset, value);
+        let by_itself = offset == 0x48 && value & 1 << 15 != 0;
+        let by_power = offset == 0x54 && was_off && value & 3 == 0 && value & 8 == 0;
+        if (by_itself || by_power) && !self.is_deaf {
+            self.forget();
+        }
+    }
+}
+
+fn reset_of(function: &Resettable) -> Result<u32, NotReset> {
+    let saved = Saved::of(&function);
+    let mut waited = 0;
+    reset(&function, Layout::Device, &saved, |ms| waited += ms)?;
+    assert_eq!((&function).read(0x10), Resettable::BAR);
+    assert_eq!(
+        (&function).read(4) & 7,
+        0,
+        "it answers at nothing and reaches no memory"
+    );
+    Ok(waited)
+}
+
+#[test]
+fn a_function_is_reset_by_what_it_can() {
+    let by_itself = Resettable::new(1 << 28, 8);
+    assert_eq!(reset_of(&by_itself), Ok(100));
+    assert_eq!((&by_itself).read(0x48), 0x2010);
+    assert_eq!(reset_of(&Resettable::new(0, 0)), Ok(20));
+    assert_eq!(reset_of(&Resettable::new(0, 8)), Err(NotReset));
+    for express in [0, 1 << 28] {
+        let deaf = Resettable {
+            is_deaf: true,
+            ..Resettable::new(express, 0)
+        };
+        assert_eq!(
+            reset_of(&deaf),
+            Err(NotReset),
+            "it remembers what it was told"
+        );
+    }
+}
+
+#[test]
+fn a_function_that_is_not_there_any_more_reaches_nothing() {
+    let function = Resettable::new(1 << 28, 0);
+    let saved = Saved::of(&&function);
+    function.model.set(0, u32::MAX);
+    assert_eq!(reset(&&function, Layout::Device, &saved, |_| ()), Ok(()));
+    assert_eq!(
+        reset(&&function, Layout::Bridge, &saved, |_| ()),
+        Err(NotReset)
+    );
+}
+
+#[test]
+fn a_function_that_does_not_answer_after_its_reset_is_not_reset() {
+    let function = Resettable::new(1 << 28, 0);
+    let saved = Saved::of(&&function);
+    let late = |ms| {
+        if ms == 100 {
+            function.model.set(0, 0x1042_0001);
+        }
+    };
+    assert_eq!(
+        reset(&&function, Layout::Device, &saved, late),
+        Err(NotReset)
+    );
+}
+
+#[test]
+fn messages_are_found_and_their_table_kept_from_others() {
+    let model = Model::new(0x1af4, 0x1042, 0x01_0000, 0)
+        .with(4, 1 << 20)
+        .with(0x34, 0x98)
+        .with(0x98, 0x0003_0011)
+        .with(0x9c, 0x1001)
+        .with_bar(0xa0, 0x0801, 0);
+    let msix = Msix::find(&&model).unwrap();
+    assert_eq!(msix.entries, 4);
+    assert_eq!(
+        (msix.table.bar, msix.table.offset, msix.table.len),
+        (1, 0x1000, 64)
+    );
+    assert_eq!(
+        (msix.pending.bar, msix.pending.offset, msix.pending.len),
+        (1, 0x800, 8)
+    );
+    for (bar, offset, len, meets) in [
+        (1, 0, 0x1000, false),
+        (1, 0, 0x1001, true),
+        (1, 0x103f, 1, true),
+        (1, 0x1040, u64::MAX, false),
+        (1, 0, u64::MAX, true),
+        (0, 0x1000, 64, false),
+    ] {
+        assert_eq!(
+            msix.table.meets(bar, offset, len),
+            meets,
+            "{bar} {offset:x} {len:x}"
+        );
+    }
+}
