@@ -1,6 +1,7 @@
 //! Configuration space in memory (ECAM; PCI Express Base 5.0, 7.2.2): 4 KiB for each function.
 
 use alloc::vec::Vec;
+use core::sync::atomic::AtomicBool;
 
 use acpi::ConfigWindow;
 use guard::device::{self, MmioRegion};
@@ -12,23 +13,25 @@ const BUS_BYTES: usize = 256 * EXTENDED_CONFIG_BYTES as usize;
 
 /// Configuration space of one function.
 #[derive(Debug)]
-struct FunctionRegisters(MmioRegion);
+pub(crate) struct FunctionRegisters(MmioRegion);
 
 impl ConfigRegisters for FunctionRegisters {
     fn read(&self, offset: u16) -> u32 {
-        self.0.read32(usize::from(offset))
+        self.0.read(usize::from(offset))
     }
 
     fn write(&self, offset: u16, value: u32) {
-        self.0.write32(usize::from(offset), value);
+        self.0.write(usize::from(offset), value);
     }
 }
 
 /// A function of the machine.
 #[derive(Debug)]
 pub struct PciDevice {
-    function: Function,
-    registers: FunctionRegisters,
+    pub(crate) function: Function,
+    pub(crate) registers: FunctionRegisters,
+    /// Whether there is a `Claim` of it, or was one that could not be let go.
+    pub(crate) is_claimed: AtomicBool,
 }
 
 impl PciDevice {
@@ -77,9 +80,9 @@ impl Buses {
             .window
             .base
             .checked_add(u64::from(bus) * BUS_BYTES as u64)?;
-        // SAFETY: ACPI says that configuration space is there. Nobody but this module writes there,
-        // and no value of its registers has the functions that `pci` writes to touch memory: they
-        // are sized one by one, with the value put back.
+        // SAFETY: ACPI says that configuration space is there. Nobody but this crate writes there:
+        // the scan, which sizes registers with the function switched off and puts their values
+        // back, and a `Claim`, which lets a function reach memory only as long as there is one.
         let region = unsafe { device::map(at, BUS_BYTES) };
         match region {
             Ok(region) => {
@@ -125,6 +128,7 @@ fn find_all() -> Vec<PciDevice> {
             found.push(PciDevice {
                 function,
                 registers,
+                is_claimed: AtomicBool::new(false),
             });
             Some(())
         };

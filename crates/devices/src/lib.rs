@@ -2,11 +2,28 @@
 //!
 //! Safe code gets functions as values, which name no address. It can read a function's
 //! configuration space, and cannot write it: what stands there decides where a device answers and
-//! where its interrupts go, which are writes to memory.
+//! where its interrupts go, which are writes to memory. A driver claims a function and has of it
+//! registers, memory that both reach, and interrupts, each of them a value that keeps the claim.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `config` | configuration space, and the functions there are |
+//! | `claim` | a function that a driver has for itself; letting go of it |
+//! | `registers` | its registers |
+//! | `dma` | memory that it reads and writes |
+//! | `vector` | its interrupts |
 #![cfg_attr(target_os = "none", no_std)]
 
 extern crate alloc;
 
+mod claim;
 mod config;
+mod dma;
+mod registers;
+mod vector;
 
+pub use claim::{Claim, ClaimError, StillReaches};
 pub use config::{PciDevice, pci_devices};
+pub use dma::{DeviceAddress, DmaMemory, DmaPage};
+pub use registers::{NoRegisters, Registers};
+pub use vector::{NoVector, Vector, init};

@@ -1,17 +1,25 @@
-//! Registers of devices in memory, for the trusted crate `devices`: where configuration space is,
-//! and mapping what is not memory.
+//! What drivers have of the machine, for the trusted crate `devices`: where configuration space is,
+//! mapping what is not memory, memory that a device reaches, and messages that interrupt.
 //!
 //! This is the one place where an address of the machine goes over the guard's border. Naming one
-//! does nothing; mapping is `unsafe`, so that `devices` alone does it.
+//! does nothing; mapping is `unsafe`, so that `devices` alone does it. What a device is told to do
+//! with the address of memory is the driver's to answer for, until there is an IOMMU
+//! (`docs/devices.md`).
 
+use core::sync::atomic::{AtomicU16, Ordering};
+
+use abi::layout::PAGE_SIZE;
 use acpi::ConfigWindow;
 use arrayvec::ArrayVec;
 use lfmutex::Once;
 use raw_cpuid::CpuId;
 
-use crate::mem::phys::PhysAddr;
-pub use crate::paging::kernel::MmioRegion;
-use crate::role;
+use crate::cpu::CpuId as Cpu;
+use crate::mem::alloc::Block;
+use crate::mem::phys::{self, PhysAddr};
+use crate::mem::{Page, direct};
+pub use crate::paging::kernel::{MmioRegion, Register};
+use crate::{cpu_table, role};
 
 /// Segments of a machine whose configuration space is known; more are left out.
 const MAX_CONFIG_WINDOWS: usize = 16;
@@ -19,6 +27,9 @@ const MAX_CONFIG_WINDOWS: usize = 16;
 /// interrupt messages.
 const APIC_BYTES: u64 = 1 << 12;
 const MESSAGES: core::ops::Range<u64> = 0xfee0_0000..0xfef0_0000;
+
+/// Order of the largest block for a device: 2 MiB.
+const MAX_DMA_ORDER: u8 = 9;
 
 pub(crate) type ConfigWindows = ArrayVec<ConfigWindow, MAX_CONFIG_WINDOWS>;
 
@@ -44,8 +55,7 @@ pub enum MapError {
     NoMemory,
 }
 
-/// Maps `len` bytes of device registers from physical address `at` on, for good. For the crate
-/// `devices`.
+/// Maps `len` bytes of device registers from physical address `at` on. For the crate `devices`.
 ///
 /// # Errors
 /// [`MapError`]; nothing is mapped.
@@ -74,10 +84,148 @@ pub unsafe fn map(at: u64, len: usize) -> Result<MmioRegion, MapError> {
     MmioRegion::map(PhysAddr(at), len).map_err(|_| MapError::NoMemory)
 }
 
+/// Ends a mapping. When it returns, no CPU reaches the registers by it. For the crate `devices`.
+///
+/// # Safety
+/// The region is what [`map`] returned, not a part, and neither it nor any copy or part of it is
+/// used any more.
+pub unsafe fn unmap(region: MmioRegion) {
+    // SAFETY: by the caller's promise.
+    unsafe { region.unmap() };
+}
+
+/// Address at which devices reach a page, as long as somebody holds it.
+#[must_use]
+pub fn bus_address(page: &Page) -> u64 {
+    phys::of(page.frame()).0
+}
+
+/// A write to memory that interrupts a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Address that is written to.
+    pub address: u64,
+    /// Number that is written.
+    pub data: u32,
+}
+
+/// The message that sends a vector to a CPU (Intel SDM volume 3, 11.11); `None` if there is no such
+/// CPU, or its number does not fit into a message.
+#[must_use]
+pub fn message(cpu: Cpu, vector: u8) -> Option<Message> {
+    let id = cpu_table::apic_id(cpu.0 as usize)?;
+    (id < 0xff).then(|| Message {
+        address: MESSAGES.start | u64::from(id) << 12,
+        data: u32::from(vector),
+    })
+}
+
+/// Memory in one piece that a device reads and writes while the kernel does.
+///
+/// There are only copies and single numbers, no references: what they would point to changes.
+#[derive(Debug)]
+pub struct DmaBlock {
+    block: Block,
+}
+
+impl DmaBlock {
+    /// Allocates zeroes, so many bytes or more; `None` if there are not so many in one piece.
+    #[must_use]
+    pub fn zeroed(bytes: usize) -> Option<Self> {
+        let pages = bytes.div_ceil(PAGE_SIZE).checked_next_power_of_two()?;
+        let order = u8::try_from(pages.max(1).ilog2()).ok()?;
+        let block = (order <= MAX_DMA_ORDER).then(|| Block::zeroed(order))??;
+        Some(Self { block })
+    }
+
+    /// Number of bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.block.bytes()
+    }
+
+    /// Address at which devices reach the first byte.
+    #[must_use]
+    pub fn bus_address(&self) -> u64 {
+        phys::of(self.block.first()).0
+    }
+
+    /// Address of `len` bytes from `offset` on, if they are all in the block.
+    fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        let is_within = offset <= self.bytes() && len <= self.bytes() - offset;
+        is_within.then(|| self.block.ptr().wrapping_add(offset))
+    }
+
+    /// The number at an even offset, for single accesses.
+    fn word(&self, offset: usize) -> Option<&AtomicU16> {
+        let at = self.at(offset, 2).filter(|_| offset.is_multiple_of(2))?;
+        // SAFETY: within the block, which is in the direct map and ours as long as it is borrowed;
+        // aligned, as blocks are. Nobody has references to it but such, and what else reaches it
+        // are a device and the copies below, which the compiler knows nothing of.
+        Some(unsafe { AtomicU16::from_ptr(at.cast()) })
+    }
+
+    /// Loads a number in one access, with acquire order; `None` outside of the block, or at an odd
+    /// offset.
+    #[must_use]
+    pub fn load16(&self, offset: usize) -> Option<u16> {
+        Some(u16::from_le(self.word(offset)?.load(Ordering::Acquire)))
+    }
+
+    /// Stores a number in one access, with release order; `None` as with [`Self::load16`].
+    pub fn store16(&self, offset: usize, value: u16) -> Option<()> {
+        self.word(offset)?.store(value.to_le(), Ordering::Release);
+        Some(())
+    }
+
+    /// Copies bytes out; `None`, with nothing copied, if they are not all in the block.
+    pub fn read(&self, offset: usize, buf: &mut [u8]) -> Option<()> {
+        let from = self.at(offset, buf.len())?;
+        // SAFETY: within the block, which is in the direct map; `buf` is no part of it, as nobody
+        // has references into blocks but to numbers, for the length of one access.
+        unsafe { direct::copy(buf.as_mut_ptr(), from, buf.len()) };
+        Some(())
+    }
+
+    /// Copies bytes in; `None`, with nothing copied, if they do not all fit.
+    pub fn write(&self, offset: usize, buf: &[u8]) -> Option<()> {
+        let to = self.at(offset, buf.len())?;
+        // SAFETY: as in `read`.
+        unsafe { direct::copy(to, buf.as_ptr(), buf.len()) };
+        Some(())
+    }
+}
+
 /// Bits of a physical address that this processor can use: a page-table entry with others faults.
 fn address_bits() -> u8 {
     CpuId::new()
         .get_processor_capacity_feature_info()
         .map_or(36, |capacity| capacity.physical_address_bits())
         .min(52)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::host;
+
+    #[test]
+    fn memory_of_devices_ends_where_it_does() {
+        host::set_up();
+        let block = DmaBlock::zeroed(5000).unwrap();
+        assert_eq!(block.bytes(), 8192);
+        assert_eq!(block.store16(8190, 0x1234), Some(()));
+        assert_eq!(block.load16(8190), Some(0x1234));
+        let mut bytes = [1; 4];
+        assert_eq!(block.read(8188, &mut bytes), Some(()));
+        assert_eq!(bytes, [0, 0, 0x34, 0x12]);
+        assert_eq!(block.write(8189, &bytes), None);
+        assert_eq!(block.read(8189, &mut bytes), None);
+        for offset in [1, 8191, 8192, usize::MAX, usize::MAX - 1] {
+            assert_eq!(block.load16(offset), None);
+            assert_eq!(block.store16(offset, 0), None);
+        }
+        assert!(block.bus_address().is_multiple_of(8192));
+        assert!(DmaBlock::zeroed(usize::MAX).is_none());
+    }
 }

@@ -23,6 +23,10 @@ pub(crate) const FIRST_VECTOR: u8 = 0x20;
 pub const ISA_VECTOR: u8 = 0x30;
 /// Lines that have a vector.
 const ISA_LINES: u8 = 16;
+/// First vector that a device may be given: a class above the doorbell's and that of the lines.
+pub const FIRST_DEVICE_VECTOR: u8 = 0x40;
+/// Number of vectors that devices may be given on each CPU.
+pub const DEVICE_VECTORS: usize = (RESCHEDULE_VECTOR - FIRST_DEVICE_VECTOR) as usize;
 /// Another CPU of the instance wants this one to schedule.
 pub const RESCHEDULE_VECTOR: u8 = 0xe0;
 /// TLB shootdown.
@@ -88,6 +92,7 @@ impl<F: Copy + 'static> Hook<F> {
 static RESCHEDULE: Hook<fn()> = Hook::new();
 static DOORBELL: Hook<fn()> = Hook::new();
 static EXIT: Hook<fn()> = Hook::new();
+static DEVICE: Hook<fn(u8) -> bool> = Hook::new();
 static ISA: [Hook<fn()>; ISA_LINES as usize] = [const { Hook::new() }; ISA_LINES as usize];
 /// Interrupts nobody claimed: foreign IPIs, late device interrupts.
 static UNKNOWN: AtomicU64 = AtomicU64::new(0);
@@ -116,6 +121,12 @@ pub fn mask_doorbell() {
 /// Lets peers' doorbells through to this CPU again.
 pub fn unmask_doorbell() {
     apic::hold_back(0);
+}
+
+/// Sets what runs when a device has sent a vector to this CPU. It tells whether somebody has the
+/// vector; if not, the interrupt counts as unclaimed.
+pub fn set_device_handler(_: &BootToken, handler: fn(u8) -> bool) {
+    DEVICE.set(handler);
 }
 
 /// Sets what runs at the end of every interrupt, after its acknowledgement, with interrupts off. It
@@ -152,7 +163,8 @@ pub(crate) fn handle(vector: u8) {
             "a program has met an uncorrected error in memory, and gone on"
         ),
         HALT_VECTOR if !role::is_supervisor() => park::enter(),
-        ISA_VECTOR..0x40 => run(&ISA[usize::from(vector - ISA_VECTOR)]),
+        ISA_VECTOR..FIRST_DEVICE_VECTOR => run(&ISA[usize::from(vector - ISA_VECTOR)]),
+        FIRST_DEVICE_VECTOR..RESCHEDULE_VECTOR if is_claimed(vector) => {}
         _ => {
             UNKNOWN.fetch_add(1, Ordering::Relaxed);
         }
@@ -188,6 +200,11 @@ pub(crate) fn drop_pending() {
     }
     cpu::irqs_off();
     depth.store(0, Ordering::Relaxed);
+}
+
+/// Tells whoever has a device's vector on this CPU, if somebody has it.
+fn is_claimed(vector: u8) -> bool {
+    DEVICE.get().is_some_and(|tell| tell(vector))
 }
 
 #[inline]
@@ -270,7 +287,8 @@ pub fn vector_name(vector: u8) -> &'static str {
         MEMORY_ERROR_VECTOR => "memory_error",
         HALT_VECTOR => "halt",
         SPURIOUS_VECTOR => "spurious",
-        ISA_VECTOR..0x40 => "isa",
+        ISA_VECTOR..FIRST_DEVICE_VECTOR => "isa",
+        FIRST_DEVICE_VECTOR..RESCHEDULE_VECTOR => "device",
         _ => "unknown",
     }
 }

@@ -19,13 +19,13 @@ struct IoApic {
 impl IoApic {
     // The lock around all controllers keeps select and access together.
     fn read(&self, register: u32) -> u32 {
-        self.registers.write32(SELECT, register);
-        self.registers.read32(WINDOW)
+        self.registers.write::<u32>(SELECT, register);
+        self.registers.read::<u32>(WINDOW)
     }
 
     fn write(&self, register: u32, value: u32) {
-        self.registers.write32(SELECT, register);
-        self.registers.write32(WINDOW, value);
+        self.registers.write::<u32>(SELECT, register);
+        self.registers.write::<u32>(WINDOW, value);
     }
 
     fn route(&self, input: u32, low: u32, apic_id: u32) {

@@ -9,6 +9,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::layout::{DIRECT, GRANULE_SIZE, LAPIC_MMIO, MMIO, PAGE_SIZE};
+use arrayvec::ArrayVec;
 use lfmutex::Mutex;
 use x86_spec::paging::{Entry, Flags};
 
@@ -21,11 +22,65 @@ use crate::mem::phys::{self, PhysAddr};
 /// Physical address of the root in use by the kernel alone.
 static ROOT: AtomicU64 = AtomicU64::new(0);
 
-/// Held while the tables are changed. The data is the next free address for device registers.
-pub(super) static EDIT: Mutex<usize> = Mutex::new(MMIO + GRANULE_SIZE);
+/// Held while the tables are changed. The data are the free addresses for device registers.
+pub(super) static EDIT: Mutex<FreeAddresses> = Mutex::new(FreeAddresses::new());
 
 /// End of the addresses for device registers: 1 GiB, one table of level 2.
 const IO_END: usize = MMIO + (1 << 30);
+
+/// Addresses for device registers that nothing is mapped at.
+pub(super) struct FreeAddresses {
+    /// Everything from here to [`IO_END`].
+    next: usize,
+    /// Ranges below that were unmapped: first address and number of pages.
+    returned: ArrayVec<(usize, usize), MAX_RETURNED>,
+}
+
+/// Ranges that are remembered after they were unmapped; of more, the addresses are lost.
+const MAX_RETURNED: usize = 64;
+
+impl FreeAddresses {
+    const fn new() -> Self {
+        Self {
+            next: MMIO + GRANULE_SIZE,
+            returned: ArrayVec::new_const(),
+        }
+    }
+
+    /// A range of so many pages: a returned one of that length, the beginning of a longer one, or
+    /// what was never used.
+    fn find(&self, pages: usize) -> Option<usize> {
+        let long = self.returned.iter().filter(|(_, count)| *count >= pages);
+        match long.min_by_key(|(_, count)| *count) {
+            Some((base, _)) => Some(*base),
+            None => (pages <= (IO_END - self.next) / PAGE_SIZE).then_some(self.next),
+        }
+    }
+
+    /// Takes a range that [`Self::find`] has found.
+    fn take(&mut self, base: usize, pages: usize) {
+        if base == self.next {
+            self.next += pages * PAGE_SIZE;
+        } else if let Some(index) = self.returned.iter().position(|range| range.0 == base) {
+            let (_, count) = self.returned[index];
+            if count == pages {
+                self.returned.swap_remove(index);
+            } else {
+                self.returned[index] = (base + pages * PAGE_SIZE, count - pages);
+            }
+        }
+    }
+
+    /// Takes a range back that nothing is mapped at any more.
+    fn give_back(&mut self, base: usize, pages: usize) {
+        let before = |range: &&mut (usize, usize)| range.0 + range.1 * PAGE_SIZE == base;
+        if let Some((_, count)) = self.returned.iter_mut().find(before) {
+            *count += pages;
+        } else if self.returned.try_push((base, pages)).is_err() {
+            log::warn!("{pages} pages of addresses for device registers are lost");
+        }
+    }
+}
 
 /// No frame for a table, or no addresses left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +301,24 @@ pub(crate) fn map_local_apic(at: PhysAddr) -> Result<(), NoMemory> {
     MmioRegion::map_pages(LAPIC_MMIO, at, 1)
 }
 
-/// A mapped run of device registers, uncached; mapped for good.
+/// A number that a device register holds: 8 to 64 bits.
+pub trait Register: Copy + private::Sealed {}
+
+impl Register for u8 {}
+impl Register for u16 {}
+impl Register for u32 {}
+impl Register for u64 {}
+
+mod private {
+    pub trait Sealed {}
+
+    impl Sealed for u8 {}
+    impl Sealed for u16 {}
+    impl Sealed for u32 {}
+    impl Sealed for u64 {}
+}
+
+/// A mapped run of device registers, uncached.
 #[derive(Clone, Copy, Debug)]
 pub struct MmioRegion {
     base: usize,
@@ -262,15 +334,12 @@ impl MmioRegion {
     /// # Panics
     /// If the bytes are memory of this instance: memory has one memory type.
     pub(crate) fn map(at: PhysAddr, len: usize) -> Result<Self, NoMemory> {
-        let mut next = EDIT.lock();
+        let mut free = EDIT.lock();
         let offset = at.0 as usize % PAGE_SIZE;
         let pages = (offset + len).div_ceil(PAGE_SIZE);
-        let base = *next;
-        if pages > (IO_END - base) / PAGE_SIZE {
-            return Err(NoMemory);
-        }
+        let base = free.find(pages).ok_or(NoMemory)?;
         Self::map_pages(base, at, pages)?;
-        *next = base + pages * PAGE_SIZE;
+        free.take(base, pages);
         Ok(Self {
             base: base + offset,
             len,
@@ -298,9 +367,23 @@ impl MmioRegion {
         )
     }
 
+    /// Ends the mapping that [`Self::map`] made. When it returns, no CPU reaches the registers, and
+    /// the addresses may be used for others.
+    ///
+    /// # Safety
+    /// It is what `map` returned, and neither it nor a copy or part of it is used any more.
+    pub(crate) unsafe fn unmap(self) {
+        let base = self.base & !(PAGE_SIZE - 1);
+        let pages = (self.base - base + self.len).div_ceil(PAGE_SIZE);
+        // SAFETY: nobody uses the registers, by the caller's promise.
+        unsafe { unmap_frames(base, pages) };
+        EDIT.lock().give_back(base, pages);
+    }
+
     fn at<T>(self, offset: usize) -> *mut T {
         assert!(
             offset.is_multiple_of(align_of::<T>())
+                && self.base.is_multiple_of(align_of::<T>())
                 && self.len >= size_of::<T>()
                 && offset <= self.len - size_of::<T>(),
             "register {offset:#x} is outside of {self:x?}"
@@ -318,20 +401,53 @@ impl MmioRegion {
         })
     }
 
-    /// Reads a 32-bit register.
+    /// Number of bytes of registers.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self.len
+    }
+
+    /// Reads a register.
     ///
     /// # Panics
     /// This and the following, if it is not one of these registers, or not aligned.
     #[must_use]
-    pub fn read32(self, offset: usize) -> u32 {
-        // SAFETY: `at` checks bounds and alignment (`base` is a register block's, aligned at least
-        // so); mapped for good.
-        unsafe { self.at::<u32>(offset).read_volatile() }
+    pub fn read<T: Register>(self, offset: usize) -> T {
+        // SAFETY: `at` checks bounds and alignment, and any bits are a number. Mapped as long as a
+        // value of this type is used: who ends that has promised it.
+        unsafe { self.at::<T>(offset).read_volatile() }
     }
 
-    /// Writes a 32-bit register.
-    pub fn write32(self, offset: usize, value: u32) {
-        // SAFETY: as in `read32`; whoever mapped them knows what the device does.
-        unsafe { self.at::<u32>(offset).write_volatile(value) }
+    /// Writes a register.
+    pub fn write<T: Register>(self, offset: usize, value: T) {
+        // SAFETY: as in `read`; whoever mapped them knows what the device does.
+        unsafe { self.at::<T>(offset).write_volatile(value) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_registers_are_used_again() {
+        let mut free = FreeAddresses::new();
+        let map = |free: &mut FreeAddresses, pages| {
+            let base = free.find(pages).unwrap();
+            free.take(base, pages);
+            base
+        };
+        let first = map(&mut free, 3);
+        let second = map(&mut free, 2);
+        assert_eq!(second, first + 3 * PAGE_SIZE);
+        free.give_back(first, 3);
+        assert_eq!(map(&mut free, 4), second + 2 * PAGE_SIZE);
+        assert_eq!(map(&mut free, 1), first);
+        assert_eq!(map(&mut free, 2), first + PAGE_SIZE);
+        free.give_back(first, 1);
+        free.give_back(first + PAGE_SIZE, 2);
+        free.give_back(second, 2);
+        assert_eq!(map(&mut free, 5), first);
+        assert_eq!(free.find(1 << 20), None);
     }
 }

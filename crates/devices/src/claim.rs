@@ -1,0 +1,167 @@
+//! A function that a driver has for itself.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::Ordering;
+
+use guard::device::{DmaBlock, MmioRegion};
+use lfmutex::Mutex;
+use pci::{Abilities, Layout, Msix, NotReset, Saved};
+use task::Deadline;
+
+use crate::PciDevice;
+
+/// Why a function cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimError {
+    /// Somebody has it, or it was not to be stopped when somebody let go of it.
+    Taken,
+    /// It is a bridge, or has no header that is known.
+    NoDevice,
+    /// There is no memory for the claim.
+    NoMemory,
+}
+
+/// The function could not be stopped: it may still reach memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StillReaches;
+
+impl fmt::Display for ClaimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Taken => "somebody has the device",
+            Self::NoDevice => "this is no device",
+            Self::NoMemory => "no memory",
+        })
+    }
+}
+
+/// A function that a driver has for itself. Registers, memory and vectors of it keep the claim, so
+/// it ends with the last of them: then the function is stopped and reset, and what memory it could
+/// reach is free again. A function that cannot be stopped is never given to anybody again, nor is
+/// that memory.
+#[derive(Debug)]
+pub struct Claim {
+    pub(crate) device: &'static PciDevice,
+    /// Registers that a reset clears.
+    saved: Saved,
+    pub(crate) msix: Option<Msix>,
+    pub(crate) messages: Mutex<Messages>,
+    /// Memory that the function was told of and that nobody holds any more. There is room for all
+    /// that is out.
+    pub(crate) held: Mutex<Held>,
+}
+
+/// Table of the function's interrupt messages: mapped when the first is used.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    pub(crate) table: Option<MmioRegion>,
+    /// Entries that somebody has, with what they send.
+    pub(crate) used: Vec<(u16, pci::MsixEntry)>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) blocks: Vec<DmaBlock>,
+    /// Blocks that are out.
+    pub(crate) out: usize,
+}
+
+impl PciDevice {
+    /// Has the function for the caller. It answers at its memory addresses then, and reaches no
+    /// memory until [`Claim::start`].
+    ///
+    /// # Errors
+    /// [`ClaimError`]; nothing is changed.
+    pub fn claim(&'static self) -> Result<Arc<Claim>, ClaimError> {
+        if self.function.layout != Layout::Device {
+            return Err(ClaimError::NoDevice);
+        }
+        if self.is_claimed.swap(true, Ordering::AcqRel) {
+            return Err(ClaimError::Taken);
+        }
+        let registers = &self.registers;
+        let claim = Arc::new(Claim {
+            device: self,
+            saved: Saved::of(registers),
+            msix: Msix::find(registers),
+            messages: Mutex::default(),
+            held: Mutex::default(),
+        });
+        // Whatever the firmware did with it ends here.
+        pci::set_abilities(registers, Abilities::all(), IDLE);
+        Ok(claim)
+    }
+}
+
+/// What a function that was claimed may do before it is started.
+const IDLE: Abilities = Abilities::MEMORY.union(Abilities::NO_LINE);
+
+impl Claim {
+    /// The function.
+    #[must_use]
+    pub fn device(&self) -> &'static PciDevice {
+        self.device
+    }
+
+    /// Lets the function reach memory, and send interrupt messages.
+    pub fn start(&self) {
+        let master = Abilities::BUS_MASTER;
+        pci::set_abilities(&self.device.registers, master, master);
+    }
+
+    /// Stops the function and resets it, whatever it does. It answers at its registers afterwards,
+    /// which are as they were when it was switched on, reaches no memory before [`Self::start`],
+    /// and sends the same interrupt messages.
+    ///
+    /// # Errors
+    /// [`StillReaches`].
+    pub fn reset(&self) -> Result<(), StillReaches> {
+        let messages = self.messages.lock();
+        self.stop()?;
+        let registers = &self.device.registers;
+        pci::set_abilities(registers, Abilities::all(), IDLE);
+        if let (Some(msix), Some(table)) = (&self.msix, messages.table) {
+            for (entry, message) in &messages.used {
+                crate::vector::write_entry(table, *entry, Some(*message));
+            }
+            msix.enable(registers);
+        }
+        Ok(())
+    }
+
+    /// Stops and resets the function. Sleeps.
+    fn stop(&self) -> Result<(), StillReaches> {
+        let wait = |ms: u32| task::sleep_until(Deadline::after_ns(u64::from(ms) * 1_000_000));
+        let layout = self.device.function.layout;
+        pci::reset(&self.device.registers, layout, &self.saved, wait)
+            .map_err(|NotReset| StillReaches)
+    }
+}
+
+impl Drop for Claim {
+    /// Nobody has registers, memory or vectors of the function any more.
+    fn drop(&mut self) {
+        let held = core::mem::take(&mut *self.held.lock());
+        if let Some(table) = self.messages.lock().table.take() {
+            // SAFETY: it is what was mapped, and this was the only copy: only vectors use it, and
+            // they keep the claim.
+            unsafe { guard::device::unmap(table) };
+        }
+        match self.stop() {
+            Ok(()) => {
+                drop(held);
+                self.device.is_claimed.store(false, Ordering::Release);
+            }
+            Err(StillReaches) => {
+                log::error!(
+                    "PCI function {} does not stop: it stays taken, and {} blocks of memory with it",
+                    self.device.function.address,
+                    held.blocks.len()
+                );
+                held.blocks.into_iter().for_each(core::mem::forget);
+            }
+        }
+    }
+}

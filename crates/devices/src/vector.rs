@@ -1,0 +1,167 @@
+//! Interrupts of functions: messages, each to a vector of one CPU, which wakes one thread.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use guard::BootToken;
+use guard::cpu::{self, CpuId, MAX_CPUS};
+use guard::device::{self, MmioRegion};
+use guard::irq::{self, DEVICE_VECTORS, FIRST_DEVICE_VECTOR};
+use lfmutex::Once;
+use pci::MsixEntry;
+use task::Event;
+
+use crate::claim::Claim;
+
+/// A vector of a CPU.
+#[derive(Debug, Default)]
+struct Slot {
+    is_taken: AtomicBool,
+    event: Event,
+}
+
+/// The vectors of each CPU that ever had one: never freed, for the handler looks here.
+static SLOTS: [Once<Vec<Slot>>; MAX_CPUS] = [const { Once::new() }; MAX_CPUS];
+
+/// Has vectors of devices wake who has them; once, at start-up.
+pub fn init(token: &BootToken) {
+    irq::set_device_handler(token, on_interrupt);
+}
+
+/// Wakes who has a vector of this CPU. Called with interrupts off; takes no lock.
+fn on_interrupt(vector: u8) -> bool {
+    let slots = SLOTS[cpu::current().0 as usize].get();
+    let index = usize::from(vector - FIRST_DEVICE_VECTOR);
+    let Some(slot) = slots.and_then(|slots| slots.get(index)) else {
+        return false;
+    };
+    slot.event.set();
+    // A message that was on its way when the vector was given up wakes nobody.
+    slot.is_taken.load(Ordering::Acquire)
+}
+
+/// No interrupt is to be had: the function has no such message, or somebody has it, or the CPU has
+/// no vector left or cannot be reached by messages, or there is no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoVector;
+
+/// An interrupt message of a claimed function, with a vector of one CPU. Dropping it masks the
+/// message and gives the vector back.
+#[derive(Debug)]
+pub struct Vector {
+    slot: &'static Slot,
+    entry: u16,
+    claim: Arc<Claim>,
+}
+
+/// Takes a free vector of a CPU, and its slot.
+fn take(cpu: CpuId) -> Option<(u8, &'static Slot)> {
+    let place = SLOTS.get(cpu.0 as usize)?;
+    if place.get().is_none() {
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(DEVICE_VECTORS).ok()?;
+        slots.resize_with(DEVICE_VECTORS, Slot::default);
+        // Somebody may have been faster; then theirs are the ones.
+        let _ = place.set(slots);
+    }
+    let mut slots = (FIRST_DEVICE_VECTOR..).zip(place.get()?);
+    let taken = slots.find(|(_, slot)| !slot.is_taken.swap(true, Ordering::AcqRel));
+    taken.inspect(|(_, slot)| {
+        // What came for who had it before.
+        slot.event.try_wait();
+    })
+}
+
+/// Writes an entry of a table of messages, or masks it.
+pub(crate) fn write_entry(table: MmioRegion, entry: u16, message: Option<MsixEntry>) {
+    let at = usize::from(entry) * MsixEntry::BYTES;
+    table.write(at + MsixEntry::CONTROL, MsixEntry::MASKED);
+    if let Some(message) = message {
+        for (offset, word) in message.words() {
+            table.write(at + offset, word);
+        }
+        table.write(at + MsixEntry::CONTROL, 0_u32);
+    }
+    // What was written has arrived when something is read.
+    let _ = table.read::<u32>(at + MsixEntry::CONTROL);
+}
+
+impl Claim {
+    /// Number of interrupt messages that the function has.
+    #[must_use]
+    pub fn vectors(&self) -> u16 {
+        self.msix.as_ref().map_or(0, |msix| msix.entries)
+    }
+
+    /// Gives message `entry` of the function to a CPU.
+    ///
+    /// # Errors
+    /// [`NoVector`]; nothing is changed.
+    pub fn vector(self: &Arc<Self>, entry: u16, cpu: CpuId) -> Result<Vector, NoVector> {
+        let msix = self.msix.as_ref().ok_or(NoVector)?;
+        let mut messages = self.messages.lock();
+        let is_used = messages.used.iter().any(|(used, _)| *used == entry);
+        if entry >= msix.entries || is_used {
+            return Err(NoVector);
+        }
+        messages.used.try_reserve(1).map_err(|_| NoVector)?;
+        let table = match messages.table {
+            Some(table) => table,
+            None => {
+                let len = usize::from(msix.entries) * MsixEntry::BYTES;
+                let place = msix.table;
+                let table = self
+                    .map(place.bar, place.offset, len)
+                    .map_err(|_| NoVector)?;
+                for entry in 0..msix.entries {
+                    write_entry(table, entry, None);
+                }
+                msix.enable(&self.device.registers);
+                *messages.table.insert(table)
+            }
+        };
+        let (vector, slot) = take(cpu).ok_or(NoVector)?;
+        let Some(message) = device::message(cpu, vector) else {
+            slot.is_taken.store(false, Ordering::Release);
+            return Err(NoVector);
+        };
+        let message = MsixEntry {
+            address: message.address,
+            data: message.data,
+        };
+        messages.used.push((entry, message));
+        write_entry(table, entry, Some(message));
+        Ok(Vector {
+            slot,
+            entry,
+            claim: self.clone(),
+        })
+    }
+}
+
+impl Vector {
+    /// Number of the message in the function's table.
+    #[must_use]
+    pub fn entry(&self) -> u16 {
+        self.entry
+    }
+
+    /// The event that the interrupt sets. One thread at a time waits for it; it may happen without
+    /// the device having sent anything.
+    #[must_use]
+    pub fn event(&self) -> &Event {
+        &self.slot.event
+    }
+}
+
+impl Drop for Vector {
+    fn drop(&mut self) {
+        let mut messages = self.claim.messages.lock();
+        if let Some(table) = messages.table {
+            write_entry(table, self.entry, None);
+        }
+        messages.used.retain(|(entry, _)| *entry != self.entry);
+        self.slot.is_taken.store(false, Ordering::Release);
+    }
+}
