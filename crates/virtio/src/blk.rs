@@ -19,6 +19,7 @@ pub const SECTOR: u64 = 512;
 mod feature {
     pub const SIZE_MAX: u64 = 1 << 1;
     pub const SEG_MAX: u64 = 1 << 2;
+    pub const GEOMETRY: u64 = 1 << 4;
     pub const READ_ONLY: u64 = 1 << 5;
     pub const BLOCK_SIZE: u64 = 1 << 6;
     pub const FLUSH: u64 = 1 << 9;
@@ -29,6 +30,7 @@ mod feature {
     /// All of these.
     pub const ALL: u64 = SIZE_MAX
         | SEG_MAX
+        | GEOMETRY
         | READ_ONLY
         | BLOCK_SIZE
         | FLUSH

@@ -1,6 +1,7 @@
 //! A disk: bringing it up, and again when it broke a rule.
 
 use alloc::vec::Vec;
+use core::borrow::BorrowMut;
 use core::fmt;
 
 use virtqueue::{
@@ -166,6 +167,12 @@ impl<T: Transport> Disk<T> {
         &self.properties
     }
 
+    /// Whether the device says that it cannot go on without a reset: [`Self::recover`].
+    #[must_use]
+    pub fn needs_reset(&self) -> bool {
+        self.transport.status().contains(Status::NEEDS_RESET)
+    }
+
     /// Tells the device of what was submitted since the last such call, if it wants to be told.
     ///
     /// # Errors
@@ -180,20 +187,23 @@ impl<T: Transport> Disk<T> {
     /// Resets a disk that broke a rule, or that does not answer, and offers everything again that
     /// was in flight. What was offered again before ends with
     /// [`Failure::Gone`](super::Failure::Gone), and so does everything if the disk does not come
-    /// back as the same.
+    /// back as the same. `queues` are all that the disk has.
     ///
     /// # Errors
     /// If the disk did not come back. If it did not even stop, it may still reach memory: then
     /// nothing has ended, and all is in flight. In each case this may be tried again.
     pub fn recover<M: Memory, V>(
-        &mut self,
-        queues: &mut [Queue<M, V>],
+        &self,
+        queues: &mut [impl BorrowMut<Queue<M, V>>],
         mut ended: impl FnMut(Completion<V>),
     ) -> Result<(), StartError> {
         self.transport.reset()?;
         let mut back = Ok(());
         for queue in &mut *queues {
-            let taken = queue.take_back().map_err(|_| SetupError::Unreachable);
+            let taken = queue
+                .borrow_mut()
+                .take_back()
+                .map_err(|_| SetupError::Unreachable);
             back = back.and(taken.map_err(StartError::from));
         }
         let back = back
@@ -203,6 +213,7 @@ impl<T: Transport> Disk<T> {
                 let _ = self.transport.reset();
             });
         for queue in &mut *queues {
+            let queue = queue.borrow_mut();
             match back {
                 Ok(()) => {
                     queue.come_back();
@@ -216,11 +227,15 @@ impl<T: Transport> Disk<T> {
         back
     }
 
-    fn bring_back<M: Memory, V>(&self, queues: &[Queue<M, V>]) -> Result<(), StartError> {
+    fn bring_back<M: Memory, V>(
+        &self,
+        queues: &[impl BorrowMut<Queue<M, V>>],
+    ) -> Result<(), StartError> {
         if Self::agree(&self.transport)? != (self.features, self.properties) {
             return Err(StartError::Changed);
         }
         for queue in queues {
+            let queue = queue.borrow();
             self.transport.enable_queue(queue.number(), queue.setup())?;
         }
         let status = self.transport.status();

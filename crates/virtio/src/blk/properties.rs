@@ -36,6 +36,8 @@ pub struct Properties {
     pub piece: u32,
     /// Queues for requests.
     pub queues: u16,
+    /// Cylinders, heads and sectors, as partition tables of old count; zeroes if it has none.
+    pub geometry: (u16, u8, u8),
     /// Ranges that can be discarded.
     pub discard: Option<Ranges>,
     /// Ranges that can be made zeros.
@@ -59,6 +61,7 @@ pub(super) mod field {
     pub const CAPACITY: usize = 0;
     pub const SIZE_MAX: usize = 8;
     pub const SEG_MAX: usize = 12;
+    pub const GEOMETRY: usize = 16;
     pub const BLOCK_SIZE: usize = 20;
     pub const PHYSICAL_EXPONENT: usize = 24;
     pub const OPTIMAL_IO: usize = 28;
@@ -80,7 +83,8 @@ fn config_len(features: u64) -> usize {
         (feature::QUEUES, field::DISCARD_SECTORS),
         (feature::TOPOLOGY, 32),
         (feature::BLOCK_SIZE, field::PHYSICAL_EXPONENT),
-        (feature::SEG_MAX, 16),
+        (feature::GEOMETRY, field::BLOCK_SIZE),
+        (feature::SEG_MAX, field::GEOMETRY),
         (feature::SIZE_MAX, field::SEG_MAX),
     ]
     .iter()
@@ -159,6 +163,12 @@ impl Properties {
             pieces,
             piece,
             queues,
+            geometry: if has(feature::GEOMETRY) {
+                let [low, high, heads, sectors] = long(field::GEOMETRY).to_le_bytes();
+                (u16::from_le_bytes([low, high]), heads, sectors)
+            } else {
+                (0, 0, 0)
+            },
             discard: discard.filter(|_| has(feature::DISCARD)),
             write_zeroes: write_zeroes.filter(|_| has(feature::WRITE_ZEROES)),
         })

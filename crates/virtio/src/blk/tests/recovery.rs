@@ -43,7 +43,7 @@ fn a_device_that_breaks_a_rule_costs_a_reset() {
     ] {
         for one_queue in [false, true] {
             let peer = Peer::new();
-            let (mut disk, mut queues) = started(&peer);
+            let (disk, mut queues) = started(&peer);
             read(&mut queues[1], 50);
             for value in 0..3 {
                 read(&mut queues[0], value);
@@ -128,7 +128,7 @@ fn results_that_are_none_are_errors() {
 #[test]
 fn a_request_is_offered_twice_at_most() {
     let peer = Peer::new();
-    let (mut disk, mut queues) = started(&peer);
+    let (disk, mut queues) = started(&peer);
     peer.lie(Some(Lie::Never));
     read(&mut queues[0], 1);
     disk.notify(&mut queues[0]).unwrap();
@@ -171,7 +171,7 @@ fn a_device_that_does_not_come_back_ends_everything() {
         (None, true, StartError::Changed),
     ] {
         let peer = Peer::new();
-        let (mut disk, mut queues) = started(&peer);
+        let (disk, mut queues) = started(&peer);
         peer.lie(Some(Lie::Never));
         for value in 0..4 {
             read(&mut queues[(value % 2) as usize], value);
