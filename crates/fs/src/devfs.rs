@@ -115,6 +115,11 @@ pub(crate) fn block_node(name: &str, id: DeviceId, mode: u32) -> Result<()> {
         .map(drop)
 }
 
+/// Removes the node of a block device from `/dev`, if somebody has not done so.
+pub(crate) fn remove_node(name: &str) {
+    let _ = registry().fs.root().unlink(name.as_bytes());
+}
+
 /// Makes a symbolic link in `/dev`.
 ///
 /// # Errors

@@ -3,17 +3,22 @@
 
 mod loop_control;
 mod loop_device;
+mod partitions;
 mod special;
+mod statistics;
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
-pub use ::block::writeback;
 use ::block::{BlockDevice, PageCache};
+pub use ::block::{SECTOR_SIZE, writeback};
 use abi::errno::Errno;
 pub use loop_control::register_standard;
+use partitions::Part;
 use special::OpenDisk;
+use statistics::Counted;
 use task::Mutex;
 
 use crate::ioctl::IoctlRequest;
@@ -76,32 +81,113 @@ struct Openers {
     is_claimed: bool,
 }
 
-/// A disk: a device with its page cache, a name and a number.
+/// Numbers of a disk: its own, and how many there are for it and its partitions.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Number of the disk.
+    pub id: DeviceId,
+    /// Minor numbers from that on which are the disk's and its partitions'; 1 for a disk without a
+    /// table.
+    pub minors: u32,
+}
+
+/// A disk, or a partition of one: a device with its page cache, a name and a number.
 pub struct Disk {
+    name: String,
+    id: DeviceId,
+    minors: u32,
     driver: Arc<dyn DiskDriver>,
+    /// The driver, with counts of what it did.
+    counted: Arc<Counted>,
     cache: Arc<PageCache>,
     openers: Mutex<Openers>,
+    /// Of a partition: which part.
+    part: Option<Part>,
+    /// Of a disk: its partitions, by number.
+    partitions: Mutex<Vec<Arc<Self>>>,
 }
 
 impl Disk {
-    /// Makes a disk known, as `/dev/<name>`.
+    /// Makes a disk known, as `/dev/<name>`, and the partitions that its table has. A table that
+    /// cannot be read is none.
     ///
     /// # Errors
     /// `EEXIST` if the name or number is taken, `ENOMEM`.
-    pub fn register(name: &str, id: DeviceId, driver: Arc<dyn DiskDriver>) -> Result<()> {
+    pub fn register(name: &str, place: Place, driver: Arc<dyn DiskDriver>) -> Result<()> {
+        let disk = Self::make(name, place, driver, None)?;
+        if place.minors > 1
+            && let Err(error) = disk.scan_partitions()
+        {
+            log::warn!("{name}: the partitions cannot be read: {error}");
+        }
+        disk.cache.forget();
+        Ok(())
+    }
+
+    /// Makes a disk or a partition known.
+    fn make(
+        name: &str,
+        place: Place,
+        driver: Arc<dyn DiskDriver>,
+        part: Option<Part>,
+    ) -> Result<Arc<Self>> {
+        let Place { id, minors } = place;
         ::block::writeback::start()?;
+        let counted = Counted::new(driver.clone());
         let disk = Arc::new(Self {
-            cache: PageCache::new(driver.clone())?,
+            name: name.into(),
+            id,
+            minors,
+            cache: PageCache::new(counted.clone())?,
             driver,
+            counted,
             openers: Mutex::default(),
+            part,
+            partitions: Mutex::default(),
         });
         let mut disks = DISKS.lock();
         if disks.contains_key(&id) {
             return Err(Errno::EEXIST);
         }
         devfs::block_node(name, id, NODE_MODE)?;
-        disks.insert(id, disk);
-        Ok(())
+        disks.insert(id, disk.clone());
+        Ok(disk)
+    }
+
+    /// Makes a partition unknown that nobody has open.
+    fn forget(&self) {
+        DISKS.lock().remove(&self.id);
+        devfs::remove_node(&self.name);
+    }
+
+    /// Name of the disk: that of its node in `/dev`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Number of the disk.
+    #[must_use]
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// Numbers that the disk has for itself and its partitions.
+    #[must_use]
+    pub fn minors(&self) -> u32 {
+        self.minors
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &dyn BlockDevice {
+        &*self.counted
+    }
+
+    /// Columns of `/proc/diskstats` after the name.
+    #[must_use]
+    pub fn statistics(&self) -> [u64; 17] {
+        self.counted.columns()
     }
 
     /// The page cache in front of the device.
@@ -141,6 +227,12 @@ impl Disk {
             self.driver.closed(&self.cache);
         }
     }
+}
+
+/// All disks and partitions, by number.
+#[must_use]
+pub fn disks() -> Vec<Arc<Disk>> {
+    DISKS.lock().values().cloned().collect()
 }
 
 /// Opens a disk by number.

@@ -183,6 +183,15 @@ impl FileOps for OpenDisk {
                 self.disk.driver.protect(Protection::when(read_only));
                 Ok(())
             }
+            ioctl::BLKRRPART => {
+                require_privilege(request)?;
+                if self.disk.whole().is_some() {
+                    return Err(Errno::EINVAL);
+                }
+                self.disk.scan_partitions()
+            }
+            ioctl::BLKPG if self.disk.whole().is_some() => Err(Errno::EINVAL),
+            ioctl::BLKPG => self.disk.change_partition(request),
             ioctl::BLKFLSBUF => {
                 require_privilege(request)?;
                 self.disk.cache.bypass(0..u64::MAX, || Ok(()))

@@ -1,5 +1,6 @@
 //! Generated file systems beside `/proc`: `/sys` and the hierarchy of control groups.
 
+mod block;
 pub mod cgroup;
 mod pci;
 pub mod sysfs;

@@ -169,14 +169,13 @@ pub fn new() -> Arc<PseudoFs> {
             "fs/cgroup",
             "kernel/debug",
             "class",
-            "block",
             "bus",
             "dev/char",
-            "dev/block",
             "module",
         ] {
             let _ = root.subdir(empty);
         }
+        super::block::add(&root, dev);
         super::pci::add(&root, dev);
         root
     })

@@ -1,5 +1,6 @@
 //! Texts about the machine: `/proc/cpuinfo`, `/proc/meminfo`, `/proc/stat` and their neighbours.
 
+use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -8,6 +9,7 @@ use core::fmt::Write;
 
 use ::task::Mutex;
 use abi::errno::Errno;
+use fs::block::{Disk, disks};
 use fs::lock;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::{cpu, irq, isolation, mem, role, speculation, timer};
@@ -48,9 +50,9 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("zoneinfo", zoneinfo),
         ("softirqs", softirqs),
         ("buddyinfo", buddyinfo),
-        // There are no block devices, modules or miscellaneous devices with fixed numbers.
-        ("diskstats", String::new),
-        ("partitions", String::new),
+        ("diskstats", diskstats),
+        ("partitions", partitions),
+        // There are no modules or miscellaneous devices with fixed numbers.
         ("modules", String::new),
         ("misc", String::new),
         ("tty/drivers", tty_drivers),
@@ -82,6 +84,45 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         });
         add_at_path(dir, name, file);
     }
+}
+
+/// Disks, each before its partitions.
+fn all_disks() -> impl Iterator<Item = Arc<Disk>> {
+    let whole = disks().into_iter().filter(|disk| disk.number() == 0);
+    whole.flat_map(|disk| {
+        let parts = disk.partitions();
+        core::iter::once(disk).chain(parts)
+    })
+}
+
+/// Disks and partitions with something on them, in KiB.
+fn partitions() -> String {
+    let head = "major minor  #blocks  name\n\n".to_owned();
+    all_disks()
+        .filter(|disk| disk.device().capacity() > 0)
+        .fold(head, |mut text, disk| {
+            let (id, kib) = (disk.id(), disk.device().capacity() / 1024);
+            let _ = writeln!(
+                text,
+                "{:4}  {:7} {kib:10} {}",
+                id.major,
+                id.minor,
+                disk.name()
+            );
+            text
+        })
+}
+
+fn diskstats() -> String {
+    all_disks().fold(String::new(), |mut text, disk| {
+        let id = disk.id();
+        let _ = write!(text, "{:4} {:7} {}", id.major, id.minor, disk.name());
+        for column in disk.statistics() {
+            let _ = write!(text, " {column}");
+        }
+        text.push('\n');
+        text
+    })
 }
 
 fn cpuinfo() -> String {
