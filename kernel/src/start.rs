@@ -82,7 +82,7 @@ fn on_init_exit(status: i32) {
     guard::instance::exit(status as u32);
 }
 
-/// Registers the serial ports and `/dev/skerry`; returns the supervisor's first program.
+/// Registers the serial ports, disks and `/dev/skerry`; returns the supervisor's first program.
 fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
     const FRAMES_PER_MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
     let memory = guard::mem::stats();
@@ -101,6 +101,9 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
             fs::tty::set_console(tty);
         }
     }
+
+    devices::init(&boot);
+    drivers::virtio_pci::probe();
 
     if let Err(error) = node::init(&boot) {
         log::error!("no instances can be made: {error}");

@@ -63,6 +63,8 @@ pub struct Hardware {
     /// Virtual time counts instructions; all processors run in turn on one thread. Deterministic
     /// with one processor.
     pub icount: bool,
+    /// Images of virtio disks, the first of which is `vda`.
+    pub disks: Vec<PathBuf>,
     /// Wait for gdb before the first instruction.
     pub gdb: bool,
     /// Anything else for QEMU.
@@ -132,6 +134,12 @@ pub fn command(hardware: &Hardware, boot: &Boot, log: &Path) -> Command {
                 qemu.args(["-bios", OVMF]);
             }
         }
+    }
+    for (n, image) in hardware.disks.iter().enumerate() {
+        let drive = format!("if=none,id=disk{n},format=raw,discard=unmap,file=");
+        qemu.arg("-drive")
+            .arg(option(&[drive.as_ref(), image.as_os_str()]));
+        qemu.args(["-device", &format!("virtio-blk-pci,drive=disk{n}")]);
     }
     if hardware.gdb {
         qemu.args(["-s", "-S"]);

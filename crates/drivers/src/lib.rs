@@ -1,7 +1,11 @@
-//! Device drivers, in safe code over what the guard grants: ports and interrupt lines.
+//! Device drivers, in safe code over what the guard and `devices` grant: ports and interrupt lines,
+//! functions of PCI with their registers, memory and vectors.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
 pub mod uart;
+pub mod virtio_blk;
+#[cfg(target_os = "none")]
+pub mod virtio_pci;

@@ -68,6 +68,9 @@ pub struct Arguments {
     /// Give the command this terminal (Ctrl-A x ends the machine)
     #[arg(long)]
     tty: bool,
+    /// Attach a virtio disk, whose contents are this file's; may be given several times
+    #[arg(long, value_name = "FILE")]
+    disk: Vec<PathBuf>,
     /// Another argument for QEMU
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     qemu_arg: Vec<OsString>,
@@ -131,6 +134,7 @@ fn try_run(arguments: Arguments) -> Result<ExitCode> {
             threads: arguments.threads,
             memory: arguments.mem,
             icount: arguments.icount,
+            disks: arguments.disk,
             gdb: arguments.gdb,
             extra: arguments.qemu_arg,
         },

@@ -361,6 +361,7 @@ impl Default for Machine {
                 threads: 1,
                 memory: "2G".into(),
                 icount: false,
+                disks: Vec::new(),
                 gdb: false,
                 extra: Vec::new(),
             },

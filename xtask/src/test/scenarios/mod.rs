@@ -4,6 +4,7 @@ mod boot;
 mod busybox;
 mod debian;
 mod diff;
+mod disk;
 mod fuzz;
 mod json;
 mod memory;
@@ -133,6 +134,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/busybox",
             place: AnyMachine,
             run: busybox::run,
+        },
+        Test {
+            name: "machine/disk",
+            place: AnyMachine,
+            run: disk::run,
         },
         Test {
             name: "machine/stress-ng",
