@@ -57,7 +57,8 @@ calls! {
     /// written, the others are read; `poll` and `O_NONBLOCK` work. Closing the writer of standard
     /// input is the end of input.
     ATTACH = 11, Attach;
-    /// Sleeps until the end of an instance is complete; a signal interrupts it.
+    /// Sleeps until the end of an instance is complete, or, with WAIT_UP, its program has begun; a
+    /// signal interrupts it.
     WAIT = 12, Wait;
     /// Tells the terminal of an instance its size, rows in the upper and columns in the lower half
     /// of `value`; also before START, so that the program finds it.
@@ -71,6 +72,9 @@ calls! {
     /// is the result: `read` gives whole [`Event`]s, beginning with the oldest that is kept; `poll`
     /// and `O_NONBLOCK` work.
     EVENTS = 16, Events;
+    /// Gives an instance another name; with RENAME_EXCHANGE, the instance that has that name gets
+    /// this one's, both at once.
+    RENAME = 17, Rename;
 }
 
 /// `state`: it has CPUs and memory.
@@ -368,6 +372,9 @@ pub struct Attach {
     pub reserved: u32,
 }
 
+/// `flags` of [`Wait`]: until its program has begun, or it has ended before that.
+pub const WAIT_UP: u32 = 1;
+
 /// See [`WAIT`].
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -378,8 +385,23 @@ pub struct Wait {
     pub timeout_ms: i32,
     /// Out: `STATE_*`.
     pub state: u32,
-    /// Unused; zero.
-    pub reserved: u32,
+    /// `WAIT_*`.
+    pub flags: u32,
+}
+
+/// `flags` of [`Rename`]: another instance has the name, and gets this one's.
+pub const RENAME_EXCHANGE: u32 = 1;
+
+/// See [`RENAME`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Rename {
+    /// The instance.
+    pub id: u32,
+    /// `RENAME_*`.
+    pub flags: u32,
+    /// The name that it gets.
+    pub label: [u8; LABEL_BYTES],
 }
 
 /// `flags` of [`Events`]: reading waits for more; otherwise the end is where the list ends now.
@@ -417,6 +439,8 @@ pub const EVENT_RELEASE: u32 = 9;
 pub const EVENT_REMOVE: u32 = 10;
 /// `kind`: of no instance; `value` events before the next one are not kept any more.
 pub const EVENT_LOST: u32 = 11;
+/// `kind`: it has another name, which the event has.
+pub const EVENT_RENAME: u32 = 12;
 
 /// An event's name, as shown to people.
 #[must_use]
@@ -433,6 +457,7 @@ pub const fn event_name(kind: u32) -> &'static str {
         EVENT_RELEASE => "release",
         EVENT_REMOVE => "remove",
         EVENT_LOST => "lost",
+        EVENT_RENAME => "rename",
         _ => "unknown",
     }
 }
@@ -523,6 +548,7 @@ const _: () = {
     assert!(size_of::<Resize>() == 56 && size_of::<Settle>() == 32);
     assert!(size_of::<Events>() == 8 && size_of::<Event>() == 96);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);
+    assert!(size_of::<Rename>() == 72);
 };
 
 /// The text of a NUL-padded field; `None` if it is not text.
@@ -597,12 +623,12 @@ mod tests {
 
     #[test]
     fn each_event_has_a_name_of_its_own() {
-        let names = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12].map(event_name);
+        let names = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13].map(event_name);
         assert_eq!(
             names,
             [
                 "unknown", "create", "start", "resize", "refuse", "health", "exit", "panic",
-                "halt", "release", "remove", "lost", "unknown"
+                "halt", "release", "remove", "lost", "rename", "unknown"
             ]
         );
     }

@@ -2,11 +2,13 @@
 //! changed nothing.
 
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 
 use abi::boot;
-use abi::dev::{self, Attach, Create, Info, List, Load, Resize, Settle, Status, Target, Wait};
+use abi::dev::{
+    self, Attach, Create, Info, List, Load, Rename, Resize, Settle, Status, Target, Wait,
+};
 use abi::errno::Errno;
 use abi::live::{Answer, Verdict};
 use abi::msg::{self, Message};
@@ -19,6 +21,7 @@ use task::Deadline;
 
 use crate::events::EventReader;
 use crate::instance::{Extent, Instance, OnHang, Outcome, Refusal, ResizeError, Wanted};
+use crate::label::Label;
 use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
 
@@ -84,6 +87,7 @@ impl FileOps for SkerryFile {
             dev::RESIZE => resize(request),
             dev::SETTLE => settle(request),
             dev::EVENTS => events(request),
+            dev::RENAME => rename(request),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -143,14 +147,13 @@ fn try_create(call: &mut Create) -> Result<()> {
         call.free_mem = free.mem_free;
         Err(errno)
     };
-    let label = match dev::text(&call.label) {
-        Some(label) if !label.is_empty() => label.to_string(),
-        _ => return fail(call, dev::REASON_LABEL, Errno::EINVAL),
+    let Some(label) = Label::new(&call.label) else {
+        return fail(call, dev::REASON_LABEL, Errno::EINVAL);
     };
     let Some(more) = dev::text(&call.cmdline).map(String::from) else {
         return Err(Errno::EINVAL);
     };
-    let Some(reservation) = Reservation::new(&label)? else {
+    let Some(reservation) = Reservation::new(label)? else {
         return fail(call, dev::REASON_LABEL, Errno::EEXIST);
     };
     let id = reservation.id;
@@ -178,7 +181,7 @@ fn try_create(call: &mut Create) -> Result<()> {
         cpus: call.cpus,
         sharing,
         memory: call.mem,
-        label: &label,
+        label: label.as_str(),
         cmdline: &cmdline,
     };
     let partition = match Partition::create(&spec) {
@@ -211,7 +214,6 @@ fn try_create(call: &mut Create) -> Result<()> {
     let mut status: Status = dev::zeroed();
     status.id = id;
     status.state = dev::STATE_CREATED;
-    status.label = call.label;
     status.cpus = partition.cpu_count();
     status.mem = partition.memory_bytes();
     status.requested_ns = call.requested_ns;
@@ -244,20 +246,17 @@ impl Reservation {
     ///
     /// # Errors
     /// `ENFILE`: as many instances are remembered as may be.
-    fn new(label: &str) -> Result<Option<Self>> {
+    fn new(label: Label) -> Result<Option<Self>> {
         let mut table = TABLE.lock();
         if table.instances.len() + table.reserved.len() >= MAX_INSTANCES {
             return Err(Errno::ENFILE);
         }
-        let mut instances = table.instances.values();
-        if instances.any(|instance| instance.label() == label)
-            || table.reserved.values().any(|reserved| reserved == label)
-        {
+        if table.has_label(label) {
             return Ok(None);
         }
         let id = table.next_id;
         table.next_id += 1;
-        table.reserved.insert(id, label.to_string());
+        table.reserved.insert(id, label);
         Ok(Some(Self { id }))
     }
 
@@ -427,6 +426,36 @@ fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
     result
 }
 
+fn rename(request: &IoctlRequest<'_>) -> Result<usize> {
+    let call: Rename = request.read()?;
+    let label = Label::new(&call.label).ok_or(Errno::EINVAL)?;
+    if call.flags & !dev::RENAME_EXCHANGE != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // All names are looked at and changed under one lock: nobody sees two of one name, or none.
+    let table = TABLE.lock();
+    let instance = table.instances.get(&call.id).ok_or(Errno::ENOENT)?;
+    let old = instance.label();
+    if label == old {
+        return Ok(0);
+    }
+    if call.flags & dev::RENAME_EXCHANGE == 0 {
+        if table.has_label(label) {
+            return Err(Errno::EEXIST);
+        }
+    } else {
+        let mut instances = table.instances.values();
+        let other = instances
+            .find(|instance| instance.label() == label)
+            .ok_or(Errno::ENOENT)?;
+        other.set_label(old);
+        other.tell(dev::EVENT_RENAME, 0);
+    }
+    instance.set_label(label);
+    instance.tell(dev::EVENT_RENAME, 0);
+    Ok(0)
+}
+
 /// The deadline of a call that waits for so many milliseconds; none if they are negative.
 fn deadline(timeout_ms: i32) -> Option<Deadline> {
     let ms = u64::try_from(timeout_ms).ok()?;
@@ -460,11 +489,17 @@ fn wait(request: &IoctlRequest<'_>) -> Result<usize> {
     let mut call: Wait = request.read()?;
     let instance = find(call.id)?;
     let deadline = deadline(call.timeout_ms);
-    let ended = || instance.has_ended().then_some(());
-    instance.hurry();
+    let is_there: fn(&Instance) -> bool = match call.flags {
+        0 => Instance::has_ended,
+        dev::WAIT_UP => Instance::is_up,
+        _ => return Err(Errno::EINVAL),
+    };
+    if call.flags == 0 {
+        instance.hurry();
+    }
     instance
         .state_changed
-        .wait_until(deadline, ended)?
+        .wait_until(deadline, || is_there(&instance).then_some(()))?
         .ok_or(Errno::ETIMEDOUT)?;
     call.state = instance.status().state;
     request.write(&call).map(|()| 0)

@@ -14,6 +14,7 @@ use task::Mutex;
 use zerocopy::IntoBytes;
 
 use crate::brief::lock_briefly;
+use crate::label::Label;
 
 /// Events that are kept: 48 KiB.
 const KEPT: usize = 512;
@@ -83,14 +84,14 @@ pub(crate) fn init() -> Result<()> {
 }
 
 /// Adds an event of an instance, with what `value` means for its kind (`dev::EVENT_*`).
-pub(crate) fn add(id: u32, label: &str, kind: u32, value: u64) {
+pub(crate) fn add(id: u32, label: Label, kind: u32, value: u64) {
     let event = Event {
         sequence: 0,
         time_ns: timer::wall_ns(),
         value,
         id,
         kind,
-        label: dev::field(label).unwrap_or([0; dev::LABEL_BYTES]),
+        label: label.0,
     };
     lock_briefly(&LOG).add(event);
     ADDED.notify();

@@ -29,6 +29,7 @@ use task::{Mutex, Policy, Thread};
 
 use crate::TABLE;
 use crate::brief::lock_briefly;
+use crate::label::Label;
 use crate::stream_log::{self, DrainExtent, Popped, StreamLog};
 
 /// Streams of an instance, by `dev::STREAM_*` less 1, that it writes.
@@ -50,7 +51,8 @@ pub(crate) enum OnHang {
 /// An instance, from its creation until it is forgotten.
 pub(crate) struct Instance {
     id: u32,
-    label: String,
+    /// Changed while the table is locked, so that no two have the same.
+    label: Mutex<Label>,
     record: Mutex<InstanceState>,
     /// Standard output, standard error, kernel log.
     outputs: [Mutex<StreamLog>; OUTPUTS],
@@ -236,7 +238,7 @@ impl Instance {
         reason = "once an instance; it moves into the record"
     )]
     pub(crate) fn new(
-        label: String,
+        label: Label,
         partition: Partition,
         status: Status,
         on_hang: OnHang,
@@ -245,7 +247,7 @@ impl Instance {
         Ok(Arc::new(Self {
             outputs: [log()?, log()?, log()?],
             id: partition.id(),
-            label,
+            label: Mutex::new(label),
             record: Mutex::new(InstanceState {
                 partition: Some(partition),
                 status,
@@ -277,17 +279,31 @@ impl Instance {
         self.id
     }
 
-    pub(crate) fn label(&self) -> &str {
-        &self.label
+    pub(crate) fn label(&self) -> Label {
+        *lock_briefly(&self.label)
+    }
+
+    /// Gives it another name. Its caller has the table, and has seen that nobody has that name.
+    pub(crate) fn set_label(&self, label: Label) {
+        *lock_briefly(&self.label) = label;
     }
 
     pub(crate) fn status(&self) -> Status {
-        lock_briefly(&self.record).status
+        let label = self.label();
+        let mut status = lock_briefly(&self.record).status;
+        status.label = label.0;
+        status
     }
 
     /// Adds an event of this instance to the list ([`crate::events`]).
     pub(crate) fn tell(&self, kind: u32, value: u64) {
-        crate::events::add(self.id, &self.label, kind, value);
+        crate::events::add(self.id, self.label(), kind, value);
+    }
+
+    /// True when its program has begun, or never will.
+    pub(crate) fn is_up(&self) -> bool {
+        let status = &lock_briefly(&self.record).status;
+        status.start_to_user_ns != 0 || status.state > dev::STATE_RUNNING
     }
 
     /// True when it will not run (any more).
@@ -418,7 +434,7 @@ impl Instance {
                 log::info!(
                     "instance {} ({}) has {} CPUs, {mib} MiB of memory, epoch {}",
                     self.id,
-                    self.label,
+                    self.label(),
                     record.status.cpus,
                     settled.epoch
                 );
@@ -430,7 +446,7 @@ impl Instance {
                 log::error!(
                     "instance {} ({}) has refused epoch {}: {refusal}",
                     self.id,
-                    self.label,
+                    self.label(),
                     settled.epoch
                 );
                 if let Some(memory) = memory {
@@ -498,7 +514,7 @@ impl Instance {
     /// more.
     pub(crate) fn end_for_bad_memory(&self, page: &BadPage) {
         const REASON: &str = "its memory has an uncorrected error";
-        log::error!("instance {} ({}) ends: {REASON}", self.id, self.label);
+        log::error!("instance {} ({}) ends: {REASON}", self.id, self.label());
         let mut record = self.record.lock();
         record.halt_reason = Some(String::from(REASON));
         if let Some(partition) = &mut record.partition {
@@ -535,9 +551,9 @@ impl Instance {
         self.tell(dev::EVENT_HEALTH, u64::from(number));
         record.status.set_detail(&detail);
         if health == Health::Good {
-            log::info!("instance {} ({}) goes on", self.id, self.label);
+            log::info!("instance {} ({}) goes on", self.id, self.label());
         } else {
-            log::warn!("instance {} ({}): {detail}", self.id, self.label);
+            log::warn!("instance {} ({}): {detail}", self.id, self.label());
         }
         if number == dev::HEALTH_HUNG && self.on_hang == OnHang::Stop {
             record.halt_reason = Some(detail);
@@ -607,7 +623,8 @@ impl Instance {
                 .load(Ordering::Relaxed);
             if first_user != 0 {
                 record_ref.status.start_to_user_ns =
-                    timer::ticks_to_ns(first_user.saturating_sub(record_ref.start_tsc));
+                    timer::ticks_to_ns(first_user.saturating_sub(record_ref.start_tsc)).max(1);
+                self.state_changed.notify();
             }
         }
         let reports_end = partition.reports_end();
@@ -819,7 +836,7 @@ impl Instance {
         record.status.set_detail(&format!("{what}{missing}"));
         self.tell(kind, value);
         drop(record);
-        log::info!("instance {} ({}) {what}{missing}", self.id, self.label);
+        log::info!("instance {} ({}) {what}{missing}", self.id, self.label());
         self.close();
     }
 

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `brief` | locks that the node thread never waits long for |
 //! | `instance` | one instance's record and life |
+//! | `label` | names of instances |
 //! | `stream_log` | a stream's last bytes, and its readers |
 //! | `device` | `/dev/skerry` |
 //! | `stream_files` | streams as files |
@@ -24,13 +25,13 @@ mod brief;
 mod device;
 mod events;
 mod instance;
+mod label;
 #[cfg(test)]
 mod schedules;
 mod stream_files;
 mod stream_log;
 
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +42,7 @@ use brief::lock_briefly;
 use guard::BootToken;
 use guard::machine_check::{self, BadPage};
 use instance::Instance;
+use label::Label;
 use task::{CpuId, Deadline, Event, Group, Mutex, Policy};
 
 /// Set by doorbells, and by calls that leave something to the node thread.
@@ -62,7 +64,16 @@ struct Table {
     /// Instances that have CPUs and memory.
     active: BTreeMap<u32, Arc<Instance>>,
     /// Numbers and names of instances whose memory is being prepared, which takes a while.
-    reserved: BTreeMap<u32, String>,
+    reserved: BTreeMap<u32, Label>,
+}
+
+impl Table {
+    /// Whether an instance has that name, or is being created with it.
+    fn has_label(&self, label: Label) -> bool {
+        let mut instances = self.instances.values();
+        instances.any(|instance| instance.label() == label)
+            || self.reserved.values().any(|reserved| *reserved == label)
+    }
 }
 
 static TABLE: Mutex<Table> = Mutex::new(Table {
