@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::instances::OnHang;
 use crate::metrics;
 use crate::pages::Shell;
+use crate::restart::Policy;
 
 /// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
 #[derive(Debug, Parser)]
@@ -66,9 +67,19 @@ pub(crate) enum Command {
     /// Create an instance without starting it
     Create(Create),
     /// Start created instances
+    ///
+    /// Other than in docker, one that has ended is started again by `restart` only.
     Start(Start),
     /// End instances: ask their programs, then take their CPUs
     Stop(Stop),
+    /// End instances and start them again, as they were created
+    ///
+    /// Other than in docker, a new instance takes the place and the name of the old one: it has
+    /// another number, and a copy of what the root file system is now. The old one is kept for its
+    /// logs (`logs --previous`) until the next one takes its place.
+    Restart(Restart),
+    /// Give an instance another name
+    Rename(Rename),
     /// Give a running instance more CPUs or memory
     Resize(Resize),
     /// Forget instances that do not run
@@ -94,6 +105,12 @@ pub(crate) enum Command {
     Wait(Names),
     /// Send a signal to an instance's program
     Kill(Kill),
+    /// Carry out restart policies (it is started when it is needed)
+    ///
+    /// The state of restarts is written down, and not lost with the monitor: another one goes on
+    /// where it was killed. Without `--background` it stays, for an init that starts it again when
+    /// it ends.
+    Monitor(Monitor),
     /// Show the versions of this program and of the kernel
     Version(Json),
 }
@@ -153,6 +170,12 @@ pub(crate) struct What {
     /// Print the programs' system calls, as strace does
     #[arg(long)]
     pub(crate) trace: bool,
+    /// Policy for its end: no, on-failure[:N] or always
+    ///
+    /// Delays are docker's: 0.1 s, then twice as long each time up to a minute; 0.1 s again after a
+    /// life of 10 s. `always` is docker's `unless-stopped`: what somebody has stopped stays so.
+    #[arg(long, default_value_t = Policy::No, value_name = "POLICY")]
+    pub(crate) restart: Policy,
     /// More for the command line of the instance's kernel
     #[arg(long = "kernel-args", value_name = "ARGS", default_value = "")]
     pub(crate) kernel: String,
@@ -166,9 +189,12 @@ pub(crate) struct What {
     pub(crate) command: Vec<String>,
 }
 
+/// Whether an instance's cores are its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Smt {
+    /// Nobody else has threads of its cores.
     Deny,
+    /// Others that allow it, too, may have threads of its cores.
     Allow,
 }
 
@@ -177,7 +203,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) what: What,
     /// Remove the instance when it has ended
-    #[arg(long)]
+    #[arg(long, conflicts_with = "restart")]
     pub(crate) rm: bool,
     /// Print the instance's name and do not wait for it
     #[arg(short = 'd', long)]
@@ -218,6 +244,30 @@ pub(crate) struct Stop {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Restart {
+    /// Seconds a program has to end
+    #[arg(short = 't', long, value_name = "S", default_value_t = 10)]
+    pub(crate) time: u32,
+    #[command(flatten)]
+    pub(crate) names: Names,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Rename {
+    /// The instance
+    pub(crate) name: String,
+    /// The new name; the host name stays
+    pub(crate) to: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Monitor {
+    /// Go into the background, and end when there is nothing left to do
+    #[arg(long)]
+    pub(crate) background: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Resize {
     /// How many CPUs it is to have; not fewer than it has
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -254,7 +304,7 @@ pub(crate) struct Remove {
 
 #[derive(Args, Debug)]
 pub(crate) struct List {
-    /// List all (they are; for those used to it)
+    /// List those, too, whose place another one has taken, and which are kept for their logs
     #[arg(short = 'a', long)]
     pub(crate) all: bool,
     /// Print only the names
@@ -283,6 +333,9 @@ pub(crate) struct Logs {
     /// Show only the last lines
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) tail: Option<usize>,
+    /// Show what it has written before it was restarted last
+    #[arg(short = 'p', long)]
+    pub(crate) previous: bool,
     /// The instance
     pub(crate) name: String,
 }

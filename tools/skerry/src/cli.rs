@@ -6,20 +6,23 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use abi::dev::{self, Status};
+use abi::dev;
 use clap::Parser;
 
 use crate::arguments::{
     AnyCommand, Attach, Cli, Command, Create, Events, Inspect, Json, Kill, List, Logs, Metrics,
-    Names, ObserveCommand, PagesCommand, Remove, Resize, Run, Smt, Start, Stop, Top, Trace, What,
+    Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename, Resize, Restart, Run, Smt, Start,
+    Stop, Top, Trace, What,
 };
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
 use crate::instances::{self, CreateOptions, has_ended, label};
 use crate::kernel::Kernel;
+use crate::restart::Policy;
 use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
-use crate::{events, logs, metrics, pages, priority, resize, size, top, trace};
+use crate::state::Store;
+use crate::{events, logs, managed, metrics, monitor, pages, priority, resize, size, top, trace};
 
 /// Does what the process's command line says.
 #[must_use]
@@ -59,9 +62,9 @@ pub fn main() -> ExitCode {
             observe(look, device, here)
         }
         AnyCommand::Manage(command) => match Kernel::open() {
-            Ok(kernel) => run_command(command, Some(&kernel), asked, here),
+            Ok(kernel) => run_command(command, Some(&kernel), &Store::open, asked, here),
             Err(_) if matches!(command, Command::Version(_)) => {
-                run_command(command, None, asked, here)
+                run_command(command, None, &Store::open, asked, here)
             }
             Err(failure) => Err(if runs { failure.ours() } else { failure }),
         },
@@ -144,13 +147,16 @@ fn request(what: What) -> Result<CreateOptions> {
         trace: what.trace,
         kernel: what.kernel,
         command: what.command,
-    })
+    }
+    // Whoever starts it again has another environment.
+    .resolved(|variable| std::env::var(variable).ok()))
 }
 
 /// Carries out a command on the supervisor's device.
 fn run_command(
     command: Command,
     device: Option<&dyn Device>,
+    open_store: &dyn Fn() -> Result<Store>,
     asked: SystemTime,
     here: Stdio<'_>,
 ) -> Result<u8> {
@@ -169,9 +175,11 @@ fn run_command(
                 remove: rm,
                 terminal: what.terminal,
                 trace: what.trace,
+                restart: what.restart,
             };
             run::run(
                 device,
+                &open_store().map_err(Failure::ours)?,
                 &request(what).map_err(Failure::ours)?,
                 options,
                 asked,
@@ -179,18 +187,36 @@ fn run_command(
             )
         }
         Command::Create(Create { what }) => {
-            let created = instances::create(device, &request(what)?, asked)?;
+            let restart = what.restart;
+            let created = managed::create(device, &open_store()?, &request(what)?, restart, asked)?;
             output(writeln!(here.out, "{}", label(&created)))
         }
-        Command::Start(start) => start_all(device, &start, here),
+        Command::Start(start) => start_all(device, &open_store()?, &start, here),
         Command::Stop(Stop { force, time, names }) => {
-            for_each_instance(device, &names, here.out, |status| {
+            let store = open_store()?;
+            for_each_name(&names, here.out, |name| {
+                let status = managed::mark_stopped(device, &store, name)?;
                 if force {
-                    instances::halt(device, status)
+                    instances::halt(device, &status)
                 } else {
-                    instances::stop(device, status, Duration::from_secs(time.into()))
+                    instances::stop(device, &status, Duration::from_secs(time.into()))
                 }
             })
+        }
+        Command::Restart(Restart { time, names }) => {
+            let store = open_store()?;
+            for_each_name(&names, here.out, |name| {
+                ensure_monitor(device, &store, name)?;
+                let grace = Duration::from_secs(time.into());
+                managed::restart(device, &store, name, grace, asked).map(drop)
+            })
+        }
+        Command::Rename(Rename { name, to }) => {
+            managed::rename(device, &open_store()?, &name, &to)?;
+            Ok(0)
+        }
+        Command::Monitor(Monitor { background }) => {
+            monitor::run(device, &open_store()?, background, here.out).map(|()| 0)
         }
         Command::Resize(Resize {
             cpus,
@@ -206,8 +232,15 @@ fn run_command(
                 limit: time.map(|seconds| Duration::from_secs(seconds.into())),
                 dry_run,
             };
-            let status = instances::find(device, &name)?;
+            let store = open_store()?;
+            let (_lock, status) = managed::find_locked(device, &store, &name)?;
             let change = resize::resize(device, &status, options)?;
+            if !dry_run {
+                store.update(status.id, |record| {
+                    record.options.cpus = options.cpus.unwrap_or(record.options.cpus);
+                    record.options.memory = options.memory.unwrap_or(record.options.memory);
+                })?;
+            }
             output(if json.json {
                 show::json(&change, here.out)
             } else {
@@ -215,29 +248,29 @@ fn run_command(
             })
         }
         Command::Rm(Remove { force, names }) => {
-            for_each_instance(device, &names, here.out, |status| {
-                if force {
-                    instances::halt(device, status)?;
-                }
-                instances::remove(device, status)
+            let store = open_store()?;
+            for_each_name(&names, here.out, |name| {
+                managed::remove(device, &store, name, force)
             })
         }
         Command::Prune => {
+            let store = open_store()?;
             let ended: Vec<_> = instances::all(device)?
-                .iter()
-                .filter(|s| has_ended(s))
-                .map(|s| label(s).to_owned())
+                .into_iter()
+                .filter(has_ended)
+                .map(|status| label(&status).to_owned())
                 .collect();
-            for_each_instance(device, &Names { names: ended }, here.out, |status| {
-                instances::remove(device, status)
+            for_each_name(&Names { names: ended }, here.out, |name| {
+                managed::remove_ended(device, &store, name)
             })
         }
         Command::Ls(List {
-            all: _,
+            all: with_previous,
             quiet,
             json,
         }) => {
-            let all = instances::all(device)?;
+            let mut all = instances::all(device)?;
+            all.retain(|status| with_previous || !managed::is_previous(status));
             output(match (json.json, quiet) {
                 (true, _) => {
                     show::json(&all.iter().map(Instance::new).collect::<Vec<_>>(), here.out)
@@ -251,29 +284,37 @@ fn run_command(
             })
         }
         Command::Inspect(Inspect { json, names }) => {
-            let all: Vec<Status> = names
-                .names
+            let store = open_store()?;
+            let look = |name: &String| {
+                let status = instances::find(device, name)?;
+                Ok::<_, Failure>((status, store.read(status.id)?))
+            };
+            let all: Vec<_> = names.names.iter().map(look).collect::<Result<_>>()?;
+            let inspected = all
                 .iter()
-                .map(|name| instances::find(device, name))
-                .collect::<Result<_>>()?;
-            output(match (json.json, all.as_slice()) {
-                (true, [one]) => show::json(&Inspected::new(one), here.out),
-                (true, many) => show::json(
-                    &many.iter().map(Inspected::new).collect::<Vec<_>>(),
-                    here.out,
-                ),
-                (false, many) => many
-                    .iter()
-                    .try_for_each(|status| show::inspected(status, here.out)),
-            })
+                .map(|(status, record)| Inspected::new(status, record.as_ref()));
+            output(
+                match (json.json, inspected.collect::<Vec<_>>().as_slice()) {
+                    (true, [one]) => show::json(one, here.out),
+                    (true, many) => show::json(&many, here.out),
+                    (false, many) => many
+                        .iter()
+                        .zip(&all)
+                        .try_for_each(|(one, (status, _))| show::inspected(one, status, here.out)),
+                },
+            )
         }
         Command::Logs(Logs {
             follow,
             kernel,
             tail,
+            previous,
             name,
         }) => {
-            let status = instances::find(device, &name)?;
+            let mut status = instances::find(device, &name)?;
+            if previous {
+                status = managed::previous(device, &open_store()?, &status)?;
+            }
             logs::show(
                 device,
                 &status,
@@ -352,7 +393,13 @@ fn run_command(
         }
         Command::Kill(Kill { signal, names }) => {
             let signal = signal_number(&signal)?;
-            for_each_instance(device, &names, here.out, |status| {
+            let store = open_store()?;
+            for_each_name(&names, here.out, |name| {
+                // Who sends one of these does not want it to be started again.
+                let status = &match signal.cast_signed() {
+                    libc::SIGKILL | libc::SIGTERM => managed::mark_stopped(device, &store, name)?,
+                    _ => instances::find(device, name)?,
+                };
                 device
                     .control(dev::SIGNAL, status.id, signal)
                     .map_err(|error| match error.raw_os_error() {
@@ -370,16 +417,25 @@ fn run_command(
     }
 }
 
+/// Sees to it that a monitor is at work if an instance has a restart policy.
+fn ensure_monitor(device: &dyn Device, store: &Store, name: &str) -> Result<()> {
+    let status = instances::find(device, name)?;
+    let record = store.read(status.id)?;
+    match record.is_some_and(|record| record.restart != Policy::No) {
+        true => monitor::ensure(store),
+        false => Ok(()),
+    }
+}
+
 /// Does something to each of the instances, and prints the names of those it was done to.
-fn for_each_instance(
-    device: &dyn Device,
+fn for_each_name(
     names: &Names,
     out: &mut dyn Write,
-    mut act: impl FnMut(&Status) -> Result<()>,
+    mut act: impl FnMut(&str) -> Result<()>,
 ) -> Result<u8> {
     let mut failures = Vec::new();
     for name in &names.names {
-        match instances::find(device, name).and_then(|status| act(&status)) {
+        match act(name) {
             // Somebody who does not read the names does not stop what is done.
             Ok(()) => drop(writeln!(out, "{name}")),
             Err(failure) => failures.push(failure),
@@ -397,15 +453,17 @@ fn for_each_instance(
     }
 }
 
-fn start_all(device: &dyn Device, start: &Start, mut here: Stdio<'_>) -> Result<u8> {
+fn start_all(device: &dyn Device, store: &Store, start: &Start, mut here: Stdio<'_>) -> Result<u8> {
     if !start.attach && !start.interactive {
-        return for_each_instance(device, &start.names, here.out, |status| {
-            instances::start(device, status)
+        return for_each_name(&start.names, here.out, |name| {
+            ensure_monitor(device, store, name)?;
+            managed::start(device, store, name)
         });
     }
     let [name] = start.names.names.as_slice() else {
         return Err(Failure::new("--attach connects to one instance: name one"));
     };
+    ensure_monitor(device, store, name)?;
     let status = instances::find(device, name)?;
     if !start.interactive {
         here.input = None;
@@ -490,7 +548,8 @@ mod tests {
         let AnyCommand::Manage(command) = cli.command else {
             panic!("not a command about instances")
         };
-        let result = run_command(command, Some(mock), SystemTime::now(), here);
+        let open = || Store::at(&mock.directory.0, "boot");
+        let result = run_command(command, Some(mock), &open, SystemTime::now(), here);
         (result, String::from_utf8(out).unwrap())
     }
 

@@ -161,6 +161,19 @@ pub trait Device {
     /// The call's; `ETIMEDOUT`.
     fn wait(&self, id: u32, limit: Option<Duration>) -> io::Result<()>;
 
+    /// Waits until an instance's program has begun, or the instance has ended before that; for ever
+    /// without a limit.
+    ///
+    /// # Errors
+    /// The call's; `ETIMEDOUT`.
+    fn wait_up(&self, id: u32, limit: Option<Duration>) -> io::Result<()>;
+
+    /// Gives an instance another name; `flags` are `dev::RENAME_*`.
+    ///
+    /// # Errors
+    /// The call's; nothing was changed.
+    fn rename(&self, id: u32, name: &str, flags: u32) -> io::Result<()>;
+
     /// Gives a running instance more CPUs or memory; it answers later.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use abi::boot;
 use abi::dev::{self, Create, Status};
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
 use crate::device::{CreateError, Device, LoadError};
 use crate::failure::{Context, Failure, Result, plain};
@@ -30,7 +31,8 @@ const NAME_TRIES: usize = 64;
 const HALT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Policy of the supervisor for a CPU of an instance that hangs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum OnHang {
     /// Nobody looks, and no CPU is ever disturbed by the question.
     Ignore,
@@ -53,17 +55,19 @@ impl OnHang {
 }
 
 /// Options of an instance to be created.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateOptions {
     /// Name of the instance; one is made up without.
     pub name: Option<String>,
     /// Number of CPUs.
     pub cpus: u32,
     /// Whether threads of its cores may be others' that allow it, too.
+    #[serde(rename = "smt")]
     pub shared_cores: bool,
     /// Policy for a CPU of it that hangs.
     pub on_hang: OnHang,
     /// Memory in bytes.
+    #[serde(rename = "mem")]
     pub memory: u64,
     /// Root file system; a copy of `/` without.
     pub rootfs: Option<PathBuf>,
@@ -72,15 +76,46 @@ pub struct CreateOptions {
     /// Host name; the instance's name without.
     pub hostname: Option<String>,
     /// The program's working directory; `/` without.
+    #[serde(rename = "workdir")]
     pub directory: Option<String>,
     /// Whether the program has a terminal.
+    #[serde(rename = "tty")]
     pub terminal: bool,
     /// Whether system calls are printed into the kernel log.
     pub trace: bool,
     /// More for its kernel's command line.
+    #[serde(rename = "kernel_args")]
     pub kernel: String,
     /// The program and its arguments.
     pub command: Vec<String>,
+}
+
+impl CreateOptions {
+    /// Gives variables that are passed on the values that they have in this process, so that the
+    /// options mean the same in any other.
+    #[must_use]
+    pub fn resolved(mut self, inherited: impl Fn(&str) -> Option<String>) -> Self {
+        if self.terminal
+            && !self
+                .env
+                .iter()
+                .any(|given| given.split('=').next() == Some("TERM"))
+        {
+            let term = inherited("TERM").unwrap_or_else(|| "xterm".into());
+            self.env.push(format!("TERM={term}"));
+        }
+        self.env = std::mem::take(&mut self.env)
+            .into_iter()
+            .filter_map(|given| match given.contains('=') {
+                true => Some(given),
+                false => inherited(&given).map(|value| format!("{given}={value}")),
+            })
+            .collect();
+        self.rootfs = self
+            .rootfs
+            .map(|path| std::path::absolute(&path).unwrap_or(path));
+        self
+    }
 }
 
 /// All instances, in the order of creation.
@@ -202,19 +237,34 @@ fn too_few_cpus(free: u32, withheld: Option<u32>, request: &CreateOptions) -> St
 /// # Errors
 /// What is short or wrong, and what would help.
 pub fn create(device: &dyn Device, request: &CreateOptions, asked: SystemTime) -> Result<Status> {
+    if let Some(name) = &request.name {
+        names::check(name)?;
+    }
+    create_as(device, request, request.name.as_deref(), asked)
+}
+
+/// Creates and loads an instance under another name than its own, or under a made-up one; on
+/// failure nothing is left of it.
+///
+/// # Errors
+/// What is short or wrong, and what would help.
+pub fn create_as(
+    device: &dyn Device,
+    request: &CreateOptions,
+    label: Option<&str>,
+    asked: SystemTime,
+) -> Result<Status> {
     if request.cpus == 0 {
         return Err(Failure::new(
             "an instance needs a CPU: give --cpus 1 or more",
         ));
     }
-    if let Some(name) = &request.name {
-        names::check(name)?;
-    }
     let kernel = dev::field(&request.kernel)
         .ok_or_else(|| Failure::new("the kernel command line is longer than 255 bytes"))?;
     let rootfs = RootFs::open(request.rootfs.as_deref())?;
-    let (id, name) = allocate(device, request, kernel, asked)?;
-    let loaded = load(device, id, request, &name, &rootfs);
+    let (id, name) = allocate(device, request, label, kernel, asked)?;
+    let own_name = request.name.as_deref().unwrap_or(&name);
+    let loaded = load(device, id, request, own_name, &rootfs);
     if let Err(failure) = loaded {
         // What was begun must not stay.
         let _ = device.control(dev::DESTROY, id, 0);
@@ -229,11 +279,12 @@ pub fn create(device: &dyn Device, request: &CreateOptions, asked: SystemTime) -
 fn allocate(
     device: &dyn Device,
     request: &CreateOptions,
+    label: Option<&str>,
     kernel: [u8; 256],
     asked: SystemTime,
 ) -> Result<(u32, String)> {
     for _ in 0..NAME_TRIES {
-        let name = request.name.clone().unwrap_or_else(names::generate);
+        let name = label.map_or_else(names::generate, str::to_owned);
         let mut call = Create {
             label: dev::field(&name).unwrap_or([0; dev::LABEL_BYTES]),
             cpus: request.cpus,
@@ -251,7 +302,7 @@ fn allocate(
         };
         match device.create(&mut call) {
             Ok(id) => return Ok((id, name)),
-            Err(CreateError::Taken) if request.name.is_none() => {}
+            Err(CreateError::Taken) if label.is_none() => {}
             Err(refused) => return Err(Failure::new(creation_error(&refused, request, &name))),
         }
     }
@@ -357,7 +408,9 @@ fn boot_blob(
     blob
 }
 
-fn nanoseconds(time: SystemTime) -> u64 {
+/// Time in nanoseconds since 1970, as the kernel's records have it.
+#[must_use]
+pub fn nanoseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH)
         .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0))
 }
@@ -402,7 +455,7 @@ pub fn start(device: &dyn Device, status: &Status) -> Result<()> {
     device.control(dev::START, status.id, 0).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => {
             let now = device.status(status.id).map_or("started", |now| dev::state_name(now.state));
-            Failure::new(format!("{name} cannot be started: it is {now} (an instance is started once)"))
+            Failure::new(format!("{name} cannot be started: it is {now} (`skerry restart {name}` starts it again)"))
         }
         Some(libc::ENOMEM) => Failure::new(format!(
             "{name} cannot be started: {} of memory are too little for it: create it with more --mem",
@@ -539,6 +592,24 @@ mod tests {
         assert_eq!(
             &variables[1..],
             ["HOSTNAME=box", "HOME=/here", "GIVEN=from outside", "A=b=c"]
+        );
+    }
+
+    #[test]
+    fn resolved_options_mean_the_same_elsewhere() {
+        let mut options = request("box", &["sh"]);
+        options.env = vec!["A=b".into(), "GIVEN".into(), "MISSING".into()];
+        options.terminal = true;
+        options.rootfs = Some("web.tar".into());
+        let given = |name: &str| (name == "GIVEN").then(|| "from here".into());
+        let resolved = options.resolved(given);
+        assert_eq!(resolved.env, ["A=b", "GIVEN=from here", "TERM=xterm"]);
+        assert!(resolved.rootfs.as_ref().unwrap().is_absolute());
+        assert_eq!(
+            resolved
+                .clone()
+                .resolved(|_| panic!("nothing is left to ask")),
+            resolved
         );
     }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use abi::dev::{
-    self, Attach, Create, Events, Info, List, Load, Resize, Settle, Status, Target, Wait,
+    self, Attach, Create, Events, Info, List, Load, Rename, Resize, Settle, Status, Target, Wait,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -66,6 +66,26 @@ impl Kernel {
             Err(io::Error::last_os_error())
         } else {
             Ok(result)
+        }
+    }
+
+    /// Waits for what `flags` say (`dev::WAIT_*`).
+    fn wait_for(&self, id: u32, flags: u32, limit: Option<Duration>) -> io::Result<()> {
+        let timeout_ms = limit.map_or(-1, |limit| {
+            i32::try_from(limit.as_millis()).unwrap_or(i32::MAX)
+        });
+        loop {
+            let mut call = Wait {
+                id,
+                timeout_ms,
+                flags,
+                ..Wait::default()
+            };
+            match self.call(dev::WAIT, &mut call) {
+                // Without a limit there is nothing to lose by waiting anew.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted && limit.is_none() => {}
+                other => return other.map(drop),
+            }
         }
     }
 
@@ -163,23 +183,17 @@ impl Device for Kernel {
     }
 
     fn wait(&self, id: u32, limit: Option<Duration>) -> io::Result<()> {
-        let timeout_ms = limit.map_or(-1, |limit| {
-            i32::try_from(limit.as_millis()).unwrap_or(i32::MAX)
-        });
-        loop {
-            match self.call(
-                dev::WAIT,
-                &mut Wait {
-                    id,
-                    timeout_ms,
-                    ..Wait::default()
-                },
-            ) {
-                // Without a limit there is nothing to lose by waiting anew.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted && limit.is_none() => {}
-                other => return other.map(drop),
-            }
-        }
+        self.wait_for(id, 0, limit)
+    }
+
+    fn wait_up(&self, id: u32, limit: Option<Duration>) -> io::Result<()> {
+        self.wait_for(id, dev::WAIT_UP, limit)
+    }
+
+    fn rename(&self, id: u32, name: &str, flags: u32) -> io::Result<()> {
+        let label = dev::field(name).ok_or(io::ErrorKind::InvalidInput)?;
+        self.call(dev::RENAME, &mut Rename { id, flags, label })
+            .map(drop)
     }
 
     fn resize(&self, call: &mut Resize) -> io::Result<()> {

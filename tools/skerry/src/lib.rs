@@ -8,6 +8,8 @@
 //! | [`cli`], `arguments` | the command line: what is done, and what there is |
 //! | [`device`], [`kernel`] | the calls of `/dev/skerry`; the real ones (the only `unsafe`) |
 //! | [`instances`] | finding instances by name, creating, ending |
+//! | [`managed`], [`state`] | instances with what is remembered of them; the files of that |
+//! | [`restart`], [`monitor`] | restart policies, and who carries them out |
 //! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
 //! | [`logs`], [`events`] | `logs`; `events` |
 //! | [`show`] | tables and JSON |
@@ -30,17 +32,21 @@ pub mod failure;
 pub mod instances;
 pub mod kernel;
 pub mod logs;
+pub mod managed;
 pub mod metrics;
 #[cfg(test)]
 mod mock;
+pub mod monitor;
 pub mod names;
 pub mod pages;
 pub mod priority;
 pub mod resize;
+pub mod restart;
 pub mod rootfs;
 pub mod run;
 pub mod show;
 pub mod size;
+pub mod state;
 mod streams;
 mod terminal;
 pub mod top;

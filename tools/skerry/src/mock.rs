@@ -1,12 +1,16 @@
 //! A supervisor in memory, for tests: what programs do is told by their name.
 //!
 //! `say TEXT STATUS` prints and ends, `panic` panics, `true` ends, `polite` ends when asked,
-//! `refuse` refuses each change, `ignore` answers none, anything else runs until it is halted.
+//! `refuse` refuses each change, `ignore` answers none, `missing` cannot be executed, `silent`
+//! never gets so far, anything else runs until it is halted.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use abi::boot::Boot;
@@ -27,6 +31,72 @@ pub fn request(name: &str, command: &[&str]) -> CreateOptions {
         rootfs: Some(rootfs().into()),
         command: command.iter().map(|word| (*word).into()).collect(),
         ..CreateOptions::default()
+    }
+}
+
+/// A folder of a test's own, removed with it.
+pub struct TestDirectory(pub PathBuf);
+
+impl TestDirectory {
+    /// A new one, which is empty.
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("skerry-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for TestDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// End of what a tool does, at one of its changes: of the machine, or of its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accident {
+    /// The change fails.
+    Failure,
+    /// The tool is killed before it.
+    Death,
+}
+
+/// Counts the changes that a tool makes, and lets one of them go wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Fuse(Rc<Cell<Option<(u32, Accident)>>>);
+
+impl Fuse {
+    /// Lets so many changes succeed, and the next one not.
+    pub fn set(&self, changes: u32, accident: Accident) {
+        self.0.set(Some((changes, accident)));
+    }
+
+    /// Lets all further changes succeed. Returns whether one did not.
+    pub fn clear(&self) -> bool {
+        matches!(self.0.take(), Some((u32::MAX, _)))
+    }
+
+    /// Called before each change.
+    pub fn step(&self) -> io::Result<()> {
+        match self.0.get() {
+            None | Some((u32::MAX, Accident::Failure)) => Ok(()),
+            // Nothing that is done while the stack is unwound has any effect.
+            Some((0 | u32::MAX, Accident::Death)) => {
+                self.0.set(Some((u32::MAX, Accident::Death)));
+                std::panic::resume_unwind(Box::new(Accident::Death));
+            }
+            Some((0, accident)) => {
+                self.0.set(Some((u32::MAX, accident)));
+                Err(io::Error::from_raw_os_error(libc::EIO))
+            }
+            Some((left, accident)) => {
+                self.0.set(Some((left - 1, accident)));
+                Ok(())
+            }
+        }
     }
 }
 
@@ -79,6 +149,10 @@ pub struct Mock {
     cpus: u32,
     memory: u64,
     state: RefCell<State>,
+    /// Counts changes, those of files too.
+    pub fuse: Fuse,
+    /// A folder for what a tool remembers.
+    pub directory: TestDirectory,
 }
 
 impl Mock {
@@ -87,6 +161,8 @@ impl Mock {
         Self {
             cpus,
             memory,
+            fuse: Fuse::default(),
+            directory: TestDirectory::new(),
             state: RefCell::new(State {
                 records: Vec::new(),
                 next_id: 1,
@@ -98,6 +174,11 @@ impl Mock {
     /// From now on nothing fits.
     pub fn refuse_loads(&self) {
         self.state.borrow_mut().refuse_loads = true;
+    }
+
+    /// Called before each change.
+    fn step(&self) -> io::Result<()> {
+        self.fuse.step()
     }
 
     fn with<R>(&self, id: u32, f: impl FnOnce(&mut Record) -> io::Result<R>) -> io::Result<R> {
@@ -155,6 +236,7 @@ impl Device for Mock {
     }
 
     fn create(&self, call: &mut Create) -> Result<u32, CreateError> {
+        self.step().map_err(CreateError::Other)?;
         let free = self.info().unwrap();
         let mut state = self.state.borrow_mut();
         match () {
@@ -181,6 +263,7 @@ impl Device for Mock {
         let mut status: Status = dev::zeroed();
         (status.id, status.state, status.label) = (state.next_id, dev::STATE_CREATED, call.label);
         (status.cpus, status.mem) = (call.cpus, call.mem);
+        status.requested_ns = call.requested_ns;
         state.next_id += 1;
         state.records.push(Record {
             status,
@@ -191,6 +274,7 @@ impl Device for Mock {
     }
 
     fn load(&self, id: u32, kind: u32, _: u64, _: u64, bytes: &[u8]) -> Result<(), LoadError> {
+        self.step().map_err(LoadError::Other)?;
         if self.state.borrow().refuse_loads {
             return Err(LoadError::TooLarge { least: 66 << 20 });
         }
@@ -209,6 +293,7 @@ impl Device for Mock {
     }
 
     fn control(&self, call: u32, id: u32, _: u32) -> io::Result<()> {
+        self.step()?;
         let refused = |errno| Err(io::Error::from_raw_os_error(errno));
         if call == dev::DESTROY {
             self.with(id, |record| {
@@ -233,8 +318,10 @@ impl Device for Mock {
                 }
                 dev::START => {
                     record.status.state = dev::STATE_RUNNING;
+                    record.status.start_to_user_ns = u64::from(program != "missing");
                     match program.as_str() {
                         "say" => record.end(dev::STATE_EXITED, record.command[2].parse().unwrap()),
+                        "missing" => record.end(dev::STATE_EXITED, 127),
                         "true" => record.end(dev::STATE_EXITED, 0),
                         "panic" => record.end(dev::STATE_PANICKED, 137),
                         _ => {}
@@ -305,7 +392,39 @@ impl Device for Mock {
         })
     }
 
+    fn wait_up(&self, id: u32, limit: Option<Duration>) -> io::Result<()> {
+        self.step()?;
+        self.with(id, |record| match record.status.state {
+            dev::STATE_RUNNING if record.command[0] != "silent" => Ok(()),
+            dev::STATE_CREATED | dev::STATE_RUNNING if limit.is_some() => {
+                Err(io::Error::from_raw_os_error(libc::ETIMEDOUT))
+            }
+            dev::STATE_CREATED | dev::STATE_RUNNING => panic!("a test would wait for ever"),
+            _ => Ok(()),
+        })
+    }
+
+    fn rename(&self, id: u32, name: &str, flags: u32) -> io::Result<()> {
+        self.step()?;
+        let label = dev::field(name).unwrap();
+        let old = self.status(id)?.label;
+        let mut state = self.state.borrow_mut();
+        let other = (state.records.iter_mut()).find(|record| record.status.label == label);
+        match (other, flags & dev::RENAME_EXCHANGE != 0) {
+            (Some(other), true) => other.status.label = old,
+            (None, false) => {}
+            (Some(_), false) => return Err(io::Error::from_raw_os_error(libc::EEXIST)),
+            (None, true) => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
+        }
+        drop(state);
+        self.with(id, |record| {
+            record.status.label = label;
+            Ok(())
+        })
+    }
+
     fn resize(&self, call: &mut Resize) -> io::Result<()> {
+        self.step()?;
         let info = self.info()?;
         let free = info.mem_free;
         self.with(call.id, |record| {

@@ -60,7 +60,7 @@ mod tests {
             let mut out = Vec::new();
             completion(*shell, &mut out).unwrap();
             let text = String::from_utf8(out).unwrap();
-            for word in ["resize", "events", "on-hang"] {
+            for word in ["resize", "events", "on-hang", "restart", "monitor"] {
                 assert!(text.contains(word), "{shell:?} {word}");
             }
         }

@@ -10,9 +10,11 @@ use signal_hook::consts::signal::{SIGINT, SIGTERM, SIGWINCH};
 use crate::device::{Device, Stream};
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
 use crate::instances::{self, CreateOptions, label};
-use crate::logs;
+use crate::restart::Policy;
+use crate::state::Store;
 use crate::streams::{Signals, Sink, Streams};
 use crate::terminal::{self, RawMode};
+use crate::{logs, managed, monitor};
 
 /// Number of `SIGINT` or `SIGTERM` after which the instance is halted, whatever its program makes
 /// of them.
@@ -51,6 +53,8 @@ pub struct Options {
     pub terminal: bool,
     /// Show its system calls.
     pub trace: bool,
+    /// Policy for its end.
+    pub restart: Policy,
 }
 
 /// Creates, starts and accompanies an instance; returns its program's status.
@@ -59,21 +63,27 @@ pub struct Options {
 /// If Skerry fails; its own status is then 125.
 pub fn run(
     device: &dyn Device,
+    store: &Store,
     request: &CreateOptions,
     options: Options,
     asked: SystemTime,
     mut here: Stdio<'_>,
 ) -> Result<u8> {
-    let created = instances::create(device, request, asked).map_err(Failure::ours)?;
-    let started = if options.detach {
-        instances::start(device, &created).and_then(|()| {
-            writeln!(here.out, "{}", label(&created))
-                .context(|| "standard output")
-                .map(|()| 0)
-        })
-    } else {
-        attach_until_end(device, &created, options, Join::Start, &mut here)
+    let created =
+        managed::create(device, store, request, options.restart, asked).map_err(Failure::ours)?;
+    let watched = match options.restart {
+        Policy::No => Ok(()),
+        _ => monitor::ensure(store),
     };
+    let started = watched.and_then(|()| {
+        if !options.detach {
+            return attach_until_end(device, &created, options, Join::Start, &mut here);
+        }
+        instances::start(device, &created)?;
+        writeln!(here.out, "{}", label(&created))
+            .context(|| "standard output")
+            .map(|()| 0)
+    });
     let remove = options.remove && !options.detach;
     let never_ran = started.is_err()
         && device
@@ -81,7 +91,9 @@ pub fn run(
             .is_ok_and(|now| now.state == dev::STATE_CREATED);
     if remove || never_ran {
         // Its end is known by now; what cannot be removed is shown by `ls`.
-        let _ = device.control(dev::DESTROY, created.id, 0);
+        if device.control(dev::DESTROY, created.id, 0).is_ok() {
+            store.remove(created.id);
+        }
     }
     started.map_err(Failure::ours)
 }
@@ -234,7 +246,10 @@ fn last_log_text(device: &dyn Device, id: u32, mark: &str) -> Option<String> {
 
 /// Exit status of the tool for the way an instance ended; explains anything but its program's own
 /// end.
-fn exit_status(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<u8> {
+///
+/// # Errors
+/// If that was no end of its program.
+pub fn exit_status(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<u8> {
     let name = label(ended);
     match ended.state {
         dev::STATE_EXITED
@@ -288,7 +303,7 @@ fn exit_status(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mock::{Mock, request};
+    use crate::mock::{Mock, TestDirectory, request};
 
     fn run_here(mock: &Mock, command: &[&str], options: Options) -> (Result<u8>, String, String) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -298,8 +313,10 @@ mod tests {
             err: &mut err,
             signals: false,
         };
+        let directory = TestDirectory::new();
         let result = run(
             mock,
+            &Store::at(&directory.0, "boot").unwrap(),
             &request("box", command),
             options,
             SystemTime::now(),

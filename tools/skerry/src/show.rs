@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::instances::{has_ended, label};
 use crate::size;
+use crate::state::Record;
 
 /// An instance in `ls --json`. Memory in bytes, points in time in seconds since 1970.
 #[derive(Debug, Serialize)]
@@ -53,6 +54,16 @@ pub struct Inspected<'a> {
     pub run_us: Option<f64>,
     /// Reclaim of CPUs and memory.
     pub reclaim: Option<Reclaim>,
+    /// Policy for its end, if it is known how it was created.
+    pub restart: Option<String>,
+    /// Number of restarts by that policy since somebody started it.
+    pub restarts: Option<u32>,
+    /// Somebody has stopped it: no policy starts it again.
+    pub stopped: Option<bool>,
+    /// Why its restart has failed last.
+    pub restart_error: Option<&'a str>,
+    /// Number of the instance whose place it took.
+    pub previous: Option<u32>,
 }
 
 /// Reclaim of an instance's CPUs and memory.
@@ -161,7 +172,7 @@ impl<'a> Instance<'a> {
 impl<'a> Inspected<'a> {
     /// From the device's record.
     #[must_use]
-    pub fn new(status: &'a Status) -> Self {
+    pub fn new(status: &'a Status, record: Option<&'a Record>) -> Self {
         let asked = status.requested_ns;
         let since_asked = |ns: u64| (asked != 0 && ns >= asked).then(|| microseconds(ns - asked));
         let booted = status.start_to_user_ns != 0;
@@ -178,6 +189,11 @@ impl<'a> Inspected<'a> {
                 lost_cpus: status.lost_cpus,
                 leaked_bytes: status.leaked,
             }),
+            restart: record.map(|record| record.restart.to_string()),
+            restarts: record.map(|record| record.restarts),
+            stopped: record.map(|record| record.stopped),
+            restart_error: record.and_then(|record| record.error.as_deref()),
+            previous: record.and_then(|record| record.previous),
         }
     }
 }
@@ -369,8 +385,7 @@ pub fn resources(r: &Resources, out: &mut dyn Write) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn inspected(status: &Status, out: &mut dyn Write) -> io::Result<()> {
-    let all = Inspected::new(status);
+pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let time = |us: Option<f64>| us.map_or_else(|| "-".into(), |us| format!("{:.3} ms", us / 1e3));
     let mut rows = vec![
         ("name", all.instance.name.into()),
@@ -405,6 +420,20 @@ pub fn inspected(status: &Status, out: &mut dyn Write) -> io::Result<()> {
             ));
         }
     }
+    if let Some((policy, restarts)) = all.restart.as_ref().zip(all.restarts) {
+        let stopped = match all.stopped {
+            Some(true) => ", stopped by hand",
+            _ => "",
+        };
+        rows.push((
+            "restart policy",
+            format!("{policy} ({restarts} restarts{stopped})"),
+        ));
+    }
+    rows.push((
+        "last restart failed",
+        all.restart_error.unwrap_or_default().into(),
+    ));
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter()
         .filter(|(_, value)| !value.is_empty())
@@ -444,7 +473,7 @@ mod tests {
     fn json_of_an_instance() {
         let mut out = Vec::new();
         let mut status = status();
-        json(&Inspected::new(&status), &mut out).unwrap();
+        json(&Inspected::new(&status, None), &mut out).unwrap();
         let shown = value(&out);
         assert_eq!(
             (&shown["name"], &shown["state"], &shown["memory"]),
@@ -459,7 +488,7 @@ mod tests {
         (status.state, status.exit_code, status.ended_ns) = (dev::STATE_EXITED, 7, 2_000_000_000);
         (status.reclaim_ns, status.scrub_ns, status.scrubbed_bytes) = (3000, 4000, 64 << 20);
         out.clear();
-        json(&Inspected::new(&status), &mut out).unwrap();
+        json(&Inspected::new(&status, None), &mut out).unwrap();
         let shown = value(&out);
         assert_eq!(
             (
@@ -478,7 +507,7 @@ mod tests {
         hung.set_detail("CPU 1 hangs");
         let (mut people, mut details, mut programs) = (Vec::new(), Vec::new(), Vec::new());
         instances(&[&hung], UNIX_EPOCH, &mut people).unwrap();
-        inspected(&hung, &mut details).unwrap();
+        inspected(&Inspected::new(&hung, None), &hung, &mut details).unwrap();
         json(&Instance::new(&hung), &mut programs).unwrap();
         for shown in [people, details] {
             assert!(String::from_utf8(shown).unwrap().contains("running (hung)"));

@@ -19,6 +19,7 @@ use crate::vm::{Addition, Machine};
 
 const LIFE: &str = include_str!("../../../../tests/cases/life.cases");
 const EXACT: &str = include_str!("../../../../tests/cases/exact.cases");
+const RESTART: &str = include_str!("../../../../tests/cases/restart.cases");
 const CHURN: &str = include_str!("../../../../tests/cases/churn.cases");
 const FAULTS: &str = include_str!("../../../../tests/cases/faults.cases");
 const ENDS: &str = include_str!("../../../../tests/cases/ends.cases");
@@ -96,7 +97,9 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     let exact = batch::steps(EXACT, &[(free, all_free), (slow, same_lines)])?;
     steps.extend(exact.into_iter().map(|step| step.limit(240)));
     steps.extend(resize::steps()?);
-    batch::run(machine(setting, "life", 4, 1000)?, &steps)
+    let restart = batch::steps(RESTART, &[])?;
+    steps.extend(restart.into_iter().map(|step| step.limit(120)));
+    batch::run(machine(setting, "life", 4, 1500)?, &steps)
 }
 
 /// The instance that runs is in the list, and is described by itself.
