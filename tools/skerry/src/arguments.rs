@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::instances::OnHang;
 use crate::metrics;
@@ -105,6 +107,18 @@ pub(crate) enum Command {
     Wait(Names),
     /// Send a signal to an instance's program
     Kill(Kill),
+    /// Make the instances that a file declares, all of them or none
+    ///
+    /// Like `docker compose up --detach`, but as one transaction: if one instance cannot be created
+    /// or its program cannot begin, everything is as it was. More CPUs and memory are given to
+    /// instances that run; every other change has a new instance take the place of the old one,
+    /// which is stopped when all new ones run. `skerry validate --schema` prints the form of the
+    /// file.
+    Apply(Apply),
+    /// Show what `apply` would do; the exit status is 0 for nothing, 1 for something
+    Diff(Diff),
+    /// Check a file of declared instances
+    Validate(Validate),
     /// Carry out restart policies (it is started when it is needed)
     ///
     /// The state of restarts is written down, and not lost with the monitor: another one goes on
@@ -190,9 +204,13 @@ pub(crate) struct What {
 }
 
 /// Whether an instance's cores are its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Smt {
     /// Nobody else has threads of its cores.
+    #[default]
     Deny,
     /// Others that allow it, too, may have threads of its cores.
     Allow,
@@ -258,6 +276,48 @@ pub(crate) struct Rename {
     pub(crate) name: String,
     /// The new name; the host name stays
     pub(crate) to: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Apply {
+    /// Remove instances that an earlier version of the file declared
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Seconds to wait for each program to begin
+    #[arg(short = 't', long, value_name = "S", default_value_t = 60)]
+    pub(crate) time: u32,
+    /// Seconds that programs have to end whose place is taken
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    pub(crate) grace: u32,
+    #[command(flatten)]
+    pub(crate) json: Json,
+    /// The file
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Diff {
+    /// Instances that an earlier version of the file declared would be removed
+    #[arg(long)]
+    pub(crate) prune: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+    /// The file
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Validate {
+    /// Print the JSON schema of such files
+    #[arg(long, conflicts_with = "file", required_unless_present = "file")]
+    pub(crate) schema: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+    /// The file
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -10,9 +10,9 @@ use abi::dev;
 use clap::Parser;
 
 use crate::arguments::{
-    AnyCommand, Attach, Cli, Command, Create, Events, Inspect, Json, Kill, List, Logs, Metrics,
-    Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename, Resize, Restart, Run, Smt, Start,
-    Stop, Top, Trace, What,
+    AnyCommand, Apply, Attach, Cli, Command, Create, Diff, Events, Inspect, Json, Kill, List, Logs,
+    Metrics, Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename, Resize, Restart, Run,
+    Smt, Start, Stop, Top, Trace, Validate, What,
 };
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
@@ -22,7 +22,9 @@ use crate::restart::Policy;
 use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
 use crate::state::Store;
-use crate::{events, logs, managed, metrics, monitor, pages, priority, resize, size, top, trace};
+use crate::{
+    apply, events, logs, managed, metrics, monitor, pages, priority, resize, size, top, trace,
+};
 
 /// Does what the process's command line says.
 #[must_use]
@@ -63,7 +65,7 @@ pub fn main() -> ExitCode {
         }
         AnyCommand::Manage(command) => match Kernel::open() {
             Ok(kernel) => run_command(command, Some(&kernel), &Store::open, asked, here),
-            Err(_) if matches!(command, Command::Version(_)) => {
+            Err(_) if matches!(command, Command::Version(_) | Command::Validate(_)) => {
                 run_command(command, None, &Store::open, asked, here)
             }
             Err(failure) => Err(if runs { failure.ours() } else { failure }),
@@ -152,6 +154,14 @@ fn request(what: What) -> Result<CreateOptions> {
     .resolved(|variable| std::env::var(variable).ok()))
 }
 
+/// Prints what a file declares, or the form of such files.
+fn validate(asked: Validate, out: &mut dyn Write) -> Result<u8> {
+    match asked.file {
+        Some(file) => apply::validate(&file, asked.json.json, out).map(|()| 0),
+        None => output(apply::print_schema(out)),
+    }
+}
+
 /// Carries out a command on the supervisor's device.
 fn run_command(
     command: Command,
@@ -161,7 +171,10 @@ fn run_command(
     here: Stdio<'_>,
 ) -> Result<u8> {
     let Some(device) = device else {
-        return version(None, &command, here.out);
+        return match command {
+            Command::Validate(asked) => validate(asked, here.out),
+            _ => version(None, &command, here.out),
+        };
     };
     match command {
         Command::Run(Run {
@@ -215,6 +228,35 @@ fn run_command(
             managed::rename(device, &open_store()?, &name, &to)?;
             Ok(0)
         }
+        Command::Apply(Apply {
+            prune,
+            dry_run,
+            time,
+            grace,
+            json,
+            file,
+        }) => {
+            let store = open_store()?;
+            let options = apply::Options {
+                prune,
+                dry_run,
+                json: json.json,
+                limit: Duration::from_secs(time.into()),
+                grace: Duration::from_secs(grace.into()),
+            };
+            let ensure = || monitor::ensure(&store);
+            apply::apply(device, &store, &file, options, &ensure, here.out).map(|()| 0)
+        }
+        Command::Diff(Diff { prune, json, file }) => {
+            let differs = open_store()
+                .and_then(|store| apply::diff(device, &store, &file, prune, json.json, here.out));
+            // As `diff` has it: 2 is trouble.
+            differs.map(u8::from).map_err(|failure| Failure {
+                status: 2,
+                ..failure
+            })
+        }
+        Command::Validate(asked) => validate(asked, here.out),
         Command::Monitor(Monitor { background }) => {
             monitor::run(device, &open_store()?, background, here.out).map(|()| 0)
         }

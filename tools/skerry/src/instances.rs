@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use abi::boot;
 use abi::dev::{self, Create, Status};
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::device::{CreateError, Device, LoadError};
@@ -31,7 +32,9 @@ const NAME_TRIES: usize = 64;
 const HALT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Policy of the supervisor for a CPU of an instance that hangs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum OnHang {
     /// Nobody looks, and no CPU is ever disturbed by the question.

@@ -10,6 +10,7 @@
 //! | [`instances`] | finding instances by name, creating, ending |
 //! | [`managed`], [`state`] | instances with what is remembered of them; the files of that |
 //! | [`restart`], [`monitor`] | restart policies, and who carries them out |
+//! | [`apply`] | `apply`, `diff`, `validate`: sets of instances |
 //! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
 //! | [`logs`], [`events`] | `logs`; `events` |
 //! | [`show`] | tables and JSON |
@@ -22,6 +23,7 @@
 //! | [`pages`] | manual pages and completions, made of the command line |
 #![deny(unsafe_code)]
 
+pub mod apply;
 mod arguments;
 pub mod chrome_trace;
 pub mod cli;

@@ -180,8 +180,10 @@ pub fn replace(
         },
         stopped: false,
         starting: true,
+        staged: false,
         previous: Some(old.id),
         error: None,
+        rootfs: store.record(&options, record.restart).rootfs,
         options,
         ..record.clone()
     };

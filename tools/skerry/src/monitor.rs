@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use abi::dev::{self, Event, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::apply;
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{self, label, nanoseconds};
@@ -62,11 +63,15 @@ enum Due {
     /// The instance was put into its place and not started: whoever did it was killed.
     Start,
     Restart(Duration),
+    /// Nobody knows yet.
+    Later,
 }
 
 fn due(status: &Status, record: &Record, now_ns: u64) -> Due {
     let wanted = record.restart != Policy::No && !record.stopped && !managed::is_aside(status);
     match status.state {
+        // Its `apply` is at work, or was killed, and what is to become of that one is found out.
+        _ if record.staged && record.restart != Policy::No => Due::Later,
         dev::STATE_CREATED if wanted && record.starting => Due::Start,
         dev::STATE_CREATED | dev::STATE_RUNNING if wanted => Due::Event,
         _ if wanted && record.restart.wants(status, record.restarts) => {
@@ -84,6 +89,9 @@ fn round(
     out: &mut dyn Write,
 ) -> Result<Next> {
     let mut next = Next::Nothing;
+    if let Some(_role) = store.try_lock_role(apply::ROLE)? {
+        apply::recover(device, store)?;
+    }
     for status in instances::all(device)? {
         next = next.sooner(
             look_at(device, store, &status, clock(), out).unwrap_or_else(|failure| {
@@ -111,6 +119,7 @@ fn look_at(
     match due_now(status)? {
         None | Some((Due::Nothing, _)) => return Ok(Next::Nothing),
         Some((Due::Event, _)) => return Ok(Next::Event),
+        Some((Due::Later, _)) => return Ok(Next::After(AGAIN)),
         Some((Due::Restart(left), _)) if !left.is_zero() => return Ok(Next::After(left)),
         Some((Due::Start | Due::Restart(_), _)) => {}
     }

@@ -60,7 +60,7 @@ mod tests {
             let mut out = Vec::new();
             completion(*shell, &mut out).unwrap();
             let text = String::from_utf8(out).unwrap();
-            for word in ["resize", "events", "on-hang", "restart", "monitor"] {
+            for word in ["resize", "events", "on-hang", "apply", "restart", "dry-run"] {
                 assert!(text.contains(word), "{shell:?} {word}");
             }
         }

@@ -64,6 +64,8 @@ pub struct Inspected<'a> {
     pub restart_error: Option<&'a str>,
     /// Number of the instance whose place it took.
     pub previous: Option<u32>,
+    /// The declared set that it belongs to.
+    pub project: Option<&'a str>,
 }
 
 /// Reclaim of an instance's CPUs and memory.
@@ -194,6 +196,7 @@ impl<'a> Inspected<'a> {
             stopped: record.map(|record| record.stopped),
             restart_error: record.and_then(|record| record.error.as_deref()),
             previous: record.and_then(|record| record.previous),
+            project: record.and_then(|record| record.project.as_deref()),
         }
     }
 }
@@ -434,6 +437,7 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
         "last restart failed",
         all.restart_error.unwrap_or_default().into(),
     ));
+    rows.push(("project", all.project.unwrap_or_default().into()));
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter()
         .filter(|(_, value)| !value.is_empty())

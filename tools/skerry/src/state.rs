@@ -29,6 +29,30 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// loses nothing but time, and names make no files.
 const NAME_LOCKS: u64 = 64;
 
+/// A file's form that says which archive it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStamp {
+    len: u64,
+    modified_ns: u128,
+}
+
+impl FileStamp {
+    /// The form of the file at `path`; of a folder, none: whether that has changed is not known
+    /// without reading all of it.
+    #[must_use]
+    pub fn of(path: Option<&Path>) -> Option<Self> {
+        let metadata = fs::metadata(path?).ok().filter(fs::Metadata::is_file)?;
+        let since = metadata
+            .modified()
+            .ok()?
+            .duration_since(std::time::UNIX_EPOCH);
+        Some(Self {
+            len: metadata.len(),
+            modified_ns: since.ok()?.as_nanos(),
+        })
+    }
+}
+
 /// Record of one instance, as the tool remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -36,6 +60,8 @@ pub struct Record {
     pub boot: String,
     /// Options that it was created with. Its name, `~` names apart, is the kernel's to say.
     pub options: CreateOptions,
+    /// Form that the archive of its root file system had.
+    pub rootfs: Option<FileStamp>,
     /// Policy for its end.
     pub restart: Policy,
     /// Number of restarts by that policy since somebody started it.
@@ -46,6 +72,10 @@ pub struct Record {
     pub stopped: bool,
     /// The instance is complete and is about to be started, in the place of another one.
     pub starting: bool,
+    /// An `apply` has made it that is not committed: no policy holds for it yet.
+    pub staged: bool,
+    /// The declared set that it belongs to (`apply`).
+    pub project: Option<String>,
     /// Number of the instance whose place it took, whose logs are kept.
     pub previous: Option<u32>,
     /// Why its restart has failed last.
@@ -107,14 +137,23 @@ impl Store {
         Record {
             boot: self.boot.clone(),
             options: options.clone(),
+            rootfs: FileStamp::of(options.rootfs.as_deref()),
             restart,
             restarts: 0,
             backoff: Backoff::default(),
             stopped: false,
             starting: false,
+            staged: false,
+            project: None,
             previous: None,
             error: None,
         }
+    }
+
+    /// The run of the machine.
+    #[must_use]
+    pub fn boot(&self) -> &str {
+        &self.boot
     }
 
     fn path(&self, id: u32) -> PathBuf {
@@ -191,6 +230,36 @@ impl Store {
         }
         numbers.into_iter().for_each(|id| self.remove(id));
         Ok(())
+    }
+
+    /// The document called `name`, if it is there.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read_document<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        self.read_json(&self.directory.join(name))
+    }
+
+    /// Writes the document called `name`, in place of what was there.
+    ///
+    /// # Errors
+    /// If it cannot be written; what was there is.
+    pub fn write_document(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        self.write_json(&self.directory.join(name), value)
+    }
+
+    /// Removes the document called `name`.
+    ///
+    /// # Errors
+    /// If it is there still.
+    pub fn remove_document(&self, name: &str) -> Result<()> {
+        let path = self.directory.join(name);
+        self.before_change()
+            .and_then(|()| match fs::remove_file(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                other => other,
+            })
+            .context(|| format!("cannot remove {}", path.display()))
     }
 
     fn read_json<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {

@@ -20,6 +20,7 @@ use crate::vm::{Addition, Machine};
 const LIFE: &str = include_str!("../../../../tests/cases/life.cases");
 const EXACT: &str = include_str!("../../../../tests/cases/exact.cases");
 const RESTART: &str = include_str!("../../../../tests/cases/restart.cases");
+const APPLY: &str = include_str!("../../../../tests/cases/apply.cases");
 const CHURN: &str = include_str!("../../../../tests/cases/churn.cases");
 const FAULTS: &str = include_str!("../../../../tests/cases/faults.cases");
 const ENDS: &str = include_str!("../../../../tests/cases/ends.cases");
@@ -97,8 +98,10 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     let exact = batch::steps(EXACT, &[(free, all_free), (slow, same_lines)])?;
     steps.extend(exact.into_iter().map(|step| step.limit(240)));
     steps.extend(resize::steps()?);
-    let restart = batch::steps(RESTART, &[])?;
-    steps.extend(restart.into_iter().map(|step| step.limit(120)));
+    for cases in [RESTART, APPLY] {
+        let more = batch::steps(cases, &[])?;
+        steps.extend(more.into_iter().map(|step| step.limit(120)));
+    }
     batch::run(machine(setting, "life", 4, 1500)?, &steps)
 }
 
