@@ -101,6 +101,10 @@ pub(crate) enum Command {
     Attach(Attach),
     /// Show the machine's CPUs and memory, and who has them
     Resources(Json),
+    /// Look for what is wrong with the machine, and say what would help
+    ///
+    /// The exit status is 1 if something does not work; warnings do not count.
+    Doctor(Json),
     /// Print figures of the machine and its instances for Prometheus
     Metrics(Metrics),
     /// Wait until instances end, and print their exit statuses

@@ -23,7 +23,8 @@ use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
 use crate::state::Store;
 use crate::{
-    apply, events, logs, managed, metrics, monitor, pages, priority, resize, size, top, trace,
+    apply, doctor, events, logs, managed, metrics, monitor, pages, priority, resize, size, top,
+    trace,
 };
 
 /// Does what the process's command line says.
@@ -409,6 +410,10 @@ fn run_command(
             } else {
                 show::resources(&resources, here.out)
             })
+        }
+        Command::Doctor(Json { json }) => {
+            let (bad, printed) = doctor::run(device, &open_store()?, json, here.out)?;
+            output(printed).map(|_| u8::from(bad))
         }
         Command::Metrics(Metrics { listen: None }) => {
             output(here.out.write_all(metrics::text(device)?.as_bytes()))

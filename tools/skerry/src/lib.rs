@@ -14,6 +14,7 @@
 //! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
 //! | [`logs`], [`events`] | `logs`; `events` |
 //! | [`show`] | tables and JSON |
+//! | [`doctor`] | `doctor`: what is wrong with the machine |
 //! | [`metrics`] | `metrics`: figures for Prometheus |
 //! | [`rootfs`] | root file systems out of folders and archives |
 //! | [`top`], [`counters`] | `top`; the kernel's counters |
@@ -29,6 +30,7 @@ pub mod chrome_trace;
 pub mod cli;
 pub mod counters;
 pub mod device;
+pub mod doctor;
 pub mod events;
 pub mod failure;
 pub mod instances;

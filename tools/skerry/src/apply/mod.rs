@@ -13,7 +13,7 @@ use std::time::Duration;
 pub use file::{Project, schema};
 pub use plan::{Action, Plan};
 use serde::Serialize;
-pub use transaction::{ROLE, recover};
+pub use transaction::{ROLE, is_unfinished, recover};
 
 use crate::device::Device;
 use crate::failure::{Context, Result};

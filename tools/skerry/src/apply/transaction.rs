@@ -322,6 +322,14 @@ pub fn recover(device: &dyn Device, store: &Store) -> Result<()> {
     store.remove_document(JOURNAL)
 }
 
+/// Whether somebody was killed at work, and nobody has put that right.
+///
+/// # Errors
+/// If that cannot be told.
+pub fn is_unfinished(store: &Store) -> Result<bool> {
+    Ok(store.try_lock_role(ROLE)?.is_some() && store.read_document::<Journal>(JOURNAL)?.is_some())
+}
+
 /// Ends and forgets all that a transaction has made. Returns what cannot be taken back, in words.
 fn roll_back(device: &dyn Device, store: &Store, journal: &Journal) -> Result<Vec<String>> {
     for status in instances::all(device)? {
