@@ -252,7 +252,7 @@ impl<'a> Wire<'a> {
             if let Some(engine) = &mut connection {
                 program.read = program.received;
                 program.written = bytes.min(program.released + 100_000);
-                if program.written == bytes && !shut {
+                if program.written == bytes && !shut && engine.state().is_synchronized() {
                     shut = true;
                     engine.shutdown();
                 }
@@ -268,7 +268,8 @@ impl<'a> Wire<'a> {
             }
             assert!(
                 self.began.elapsed() < Duration::from_secs(300),
-                "{name}: no end"
+                "{name}: no end: {:?}",
+                connection.as_ref().map(Connection::info)
             );
             for packet in self.receive(wait) {
                 let now = self.now();
