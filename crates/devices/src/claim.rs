@@ -17,7 +17,7 @@ use crate::PciDevice;
 pub enum ClaimError {
     /// Somebody has it, or it was not to be stopped when somebody let go of it.
     Taken,
-    /// It is a bridge, or has no header that is known.
+    /// The function is a bridge, or has no header that is known.
     NoDevice,
     /// There is no memory for the claim.
     NoMemory,
@@ -95,7 +95,7 @@ impl PciDevice {
     }
 }
 
-/// What a function that was claimed may do before it is started.
+/// Abilities of a function that was claimed, before it is started.
 const IDLE: Abilities = Abilities::MEMORY.union(Abilities::NO_LINE);
 
 impl Claim {
@@ -144,7 +144,8 @@ impl Drop for Claim {
     /// Nobody has registers, memory or vectors of the function any more.
     fn drop(&mut self) {
         let held = core::mem::take(&mut *self.held.lock());
-        if let Some(table) = self.messages.lock().table.take() {
+        let table = self.messages.lock().table.take();
+        if let Some(table) = table {
             // SAFETY: it is what was mapped, and this was the only copy: only vectors use it, and
             // they keep the claim.
             unsafe { guard::device::unmap(table) };

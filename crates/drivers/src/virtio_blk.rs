@@ -21,7 +21,7 @@ use vm::Page;
 #[cfg(test)]
 mod tests;
 
-/// What a disk's driver has of the machine.
+/// Parts of the machine that a disk's driver has.
 pub trait Parts: 'static {
     /// The way to the device.
     type Transport: Transport + Send + Sync;
@@ -497,9 +497,9 @@ impl<P: Parts> VirtioDisk<P> {
 /// Why a disk is reset.
 #[derive(Clone, Copy)]
 enum Reason {
-    /// It has broken a rule.
+    /// The device has broken a rule.
     Broken,
-    /// It has asked for that.
+    /// The device has asked for that.
     Asked,
 }
 

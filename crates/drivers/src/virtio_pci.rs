@@ -9,7 +9,7 @@ use abi::errno::Errno;
 use block::{BlockDevice, Limits, PageCache, Request};
 use devices::{Claim, DmaMemory, DmaPage, PciDevice, Vector};
 use fs::DeviceId;
-use fs::block::{Disk, DiskDriver, DiskOpener, Place, Protection};
+use fs::block::{Disk, DiskDriver, DiskNumbers, DiskOpener, Protection};
 use fs::ioctl::IoctlRequest;
 use guard::cpu::{self, CpuId};
 use task::{Deadline, Event};
@@ -152,7 +152,7 @@ impl Interrupt for Vector {
     }
 }
 
-/// What drivers have of this machine.
+/// This machine's parts for drivers.
 struct Machine;
 
 impl Parts for Machine {
@@ -320,7 +320,7 @@ fn start_disk(device: &'static PciDevice, index: u32) -> Result<(), String> {
         disk,
         is_protected: AtomicBool::new(false),
     });
-    let place = Place {
+    let place = DiskNumbers {
         id: DeviceId::new(MAJOR, index * MINORS),
         minors: MINORS,
     };

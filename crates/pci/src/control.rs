@@ -6,16 +6,16 @@ use crate::function::{CAPABILITY_EXPRESS, COMMAND, Function, IDENTITY, capabilit
 use crate::{ConfigRegisters, Layout};
 
 bitflags! {
-    /// What a function may do, by bits of its command register (PCI Local Bus 3.0, 6.2.2).
+    /// Abilities of a function, by bits of its command register (PCI Local Bus 3.0, 6.2.2).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Abilities: u16 {
-        /// It answers at its ports.
+        /// The function answers at its ports.
         const PORTS = 1 << 0;
-        /// It answers at its memory addresses.
+        /// The function answers at its memory addresses.
         const MEMORY = 1 << 1;
-        /// It reads and writes memory, and sends interrupt messages.
+        /// The function reads and writes memory, and sends interrupt messages.
         const BUS_MASTER = 1 << 2;
-        /// It does not use its interrupt line.
+        /// The function does not use its interrupt line.
         const NO_LINE = 1 << 10;
     }
 }
@@ -70,7 +70,7 @@ const ROM: u16 = 0x30;
 const LINE: u16 = 0x3c;
 
 impl Saved {
-    /// What the registers hold now.
+    /// Contents of the registers now.
     #[must_use]
     pub fn of(registers: &impl ConfigRegisters) -> Self {
         let express = capability(registers, CAPABILITY_EXPRESS);

@@ -388,7 +388,7 @@ proptest! {
 /// A function that can be stopped and reset.
 struct Resettable {
     model: Model,
-    /// What it does when it is told to reset itself, or loses its power.
+    /// Whether it does nothing when it is told to reset itself, or loses its power.
     is_deaf: bool,
 }
 

@@ -123,7 +123,7 @@ const MAX_QUEUES: usize = 64;
 /// Why a function is no virtio device that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotVirtio {
-    /// It has no such structure: a legacy device, or none.
+    /// The function has no such structure: a legacy device, or none.
     Missing(&'static str),
 }
 

@@ -8,7 +8,7 @@ use linux_raw_sys::loop_device as lo;
 use task::Mutex;
 
 use super::loop_device::LoopDevice;
-use super::{Disk, Place, disk_name};
+use super::{Disk, DiskNumbers, disk_name};
 use crate::devfs::{self, CharDevice};
 use crate::ioctl::IoctlRequest;
 use crate::{DeviceId, File, FileOps, OpenFlags, Result};
@@ -34,7 +34,7 @@ fn add(devices: &mut BTreeMap<u32, Arc<LoopDevice>>, number: u32) -> Result<usiz
     }
     let device = LoopDevice::new(number)?;
     let id = DeviceId::new(MAJOR, number);
-    let place = Place { id, minors: 1 };
+    let place = DiskNumbers { id, minors: 1 };
     Disk::register(&disk_name("loop", number), place, device.clone())?;
     devices.insert(number, device);
     Ok(number as usize)

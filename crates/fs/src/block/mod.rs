@@ -18,7 +18,7 @@ use abi::errno::Errno;
 pub use loop_control::register_standard;
 use partitions::Part;
 use special::OpenDisk;
-use statistics::Counted;
+use statistics::CountedDevice;
 use task::Mutex;
 
 use crate::ioctl::IoctlRequest;
@@ -83,7 +83,7 @@ struct Openers {
 
 /// Numbers of a disk: its own, and how many there are for it and its partitions.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct DiskNumbers {
     /// Number of the disk.
     pub id: DeviceId,
     /// Minor numbers from that on which are the disk's and its partitions'; 1 for a disk without a
@@ -98,7 +98,7 @@ pub struct Disk {
     minors: u32,
     driver: Arc<dyn DiskDriver>,
     /// The driver, with counts of what it did.
-    counted: Arc<Counted>,
+    counted: Arc<CountedDevice>,
     cache: Arc<PageCache>,
     openers: Mutex<Openers>,
     /// Of a partition: which part.
@@ -113,7 +113,7 @@ impl Disk {
     ///
     /// # Errors
     /// `EEXIST` if the name or number is taken, `ENOMEM`.
-    pub fn register(name: &str, place: Place, driver: Arc<dyn DiskDriver>) -> Result<()> {
+    pub fn register(name: &str, place: DiskNumbers, driver: Arc<dyn DiskDriver>) -> Result<()> {
         let disk = Self::make(name, place, driver, None)?;
         if place.minors > 1
             && let Err(error) = disk.scan_partitions()
@@ -127,13 +127,13 @@ impl Disk {
     /// Makes a disk or a partition known.
     fn make(
         name: &str,
-        place: Place,
+        place: DiskNumbers,
         driver: Arc<dyn DiskDriver>,
         part: Option<Part>,
     ) -> Result<Arc<Self>> {
-        let Place { id, minors } = place;
+        let DiskNumbers { id, minors } = place;
         ::block::writeback::start()?;
-        let counted = Counted::new(driver.clone());
+        let counted = CountedDevice::new(driver.clone());
         let disk = Arc::new(Self {
             name: name.into(),
             id,

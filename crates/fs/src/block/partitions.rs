@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use task::Mutex;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{Disk, DiskDriver, DiskOpener, Place, Protection};
+use super::{Disk, DiskDriver, DiskNumbers, DiskOpener, Protection};
 use crate::ioctl::IoctlRequest;
 use crate::{DeviceId, Result};
 
@@ -130,7 +130,7 @@ impl partition::Disk for Table<'_> {
 /// `struct blkpg_ioctl_arg` and `struct blkpg_partition`.
 #[derive(Clone, Copy, FromBytes, IntoBytes)]
 #[repr(C)]
-struct Change {
+struct PartitionChange {
     operation: u32,
     flags: u32,
     len: u32,
@@ -213,7 +213,12 @@ impl Disk {
             len,
         };
         partitions.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        let disk = Self::make(&name, Place { id, minors: 1 }, Arc::new(device), Some(part))?;
+        let disk = Self::make(
+            &name,
+            DiskNumbers { id, minors: 1 },
+            Arc::new(device),
+            Some(part),
+        )?;
         let at = partitions.partition_point(|other| other.number() < number);
         partitions.insert(at, disk);
         Ok(())
@@ -222,8 +227,8 @@ impl Disk {
     /// Adds or takes away a partition, as the caller says (`BLKPG`), whatever the table has.
     ///
     /// # Errors
-    /// `EACCES`; `EINVAL`; `EBUSY` if there is something in the way, or it is open; `ENXIO` if there
-    /// is no such partition; `EFAULT`.
+    /// `EACCES`; `EINVAL`; `EBUSY` if something is in the way, or it is open; `ENXIO` if there is
+    /// no such partition; `EFAULT`.
     pub(super) fn change_partition(self: &Arc<Self>, request: &IoctlRequest<'_>) -> Result<()> {
         if !request.caller.privileged() {
             return Err(Errno::EACCES);
@@ -231,7 +236,7 @@ impl Disk {
         if self.minors < 2 {
             return Err(Errno::EINVAL);
         }
-        let change: Change = request.read()?;
+        let change: PartitionChange = request.read()?;
         let mut wanted = ChangedPartition::new_zeroed();
         let at = usize::try_from(change.data).map_err(|_| Errno::EFAULT)?;
         request.caller.read_bytes(at, wanted.as_mut_bytes())?;

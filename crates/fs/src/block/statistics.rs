@@ -17,7 +17,7 @@ struct Counts {
 }
 
 /// A device that counts.
-pub(super) struct Counted {
+pub(super) struct CountedDevice {
     driver: Arc<dyn DiskDriver>,
     /// By kind: reads, writes, discards, flushes.
     counts: [Counts; 4],
@@ -38,7 +38,7 @@ fn kind(operation: &Operation<'_>) -> usize {
     }
 }
 
-impl Counted {
+impl CountedDevice {
     pub(super) fn new(driver: Arc<dyn DiskDriver>) -> Arc<Self> {
         Arc::new(Self {
             driver,
@@ -80,7 +80,7 @@ impl Counted {
     }
 }
 
-impl BlockDevice for Counted {
+impl BlockDevice for CountedDevice {
     fn capacity(&self) -> u64 {
         self.driver.capacity()
     }

@@ -40,7 +40,7 @@ pub(super) fn add(root: &Arc<StaticDir>, dev: u64) {
     crate::procfs::add_at_path(root, DISKS, pseudo::dynamic_dir(all));
 }
 
-/// Which disks a directory of links has, and by which name.
+/// Disks that a directory of links has, and their names there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Naming {
     /// Disks that are no partitions.
@@ -170,7 +170,7 @@ fn entry_of(disk: &Disk, key: u64) -> DynamicEntry {
     }
 }
 
-/// Which directory of a disk.
+/// A directory of a disk's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Itself,
