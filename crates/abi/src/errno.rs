@@ -101,6 +101,7 @@ errnos! {
     EALREADY = 114, "Operation already in progress";
     EINPROGRESS = 115, "Operation now in progress";
     ESTALE = 116, "Stale file handle";
+    EUCLEAN = 117, "Structure needs cleaning";
     ECANCELED = 125, "Operation canceled";
     EOWNERDEAD = 130, "Owner died";
     ERESTARTSYS = 512, "(internal) restart if the handler has SA_RESTART, or there is none";
