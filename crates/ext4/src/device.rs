@@ -1,0 +1,34 @@
+//! What the file system needs of a disk.
+
+use crate::Result;
+
+/// A disk: bytes that are read and written, and a cache of its own that a flush empties.
+///
+/// A write that returned may be lost with the power until a flush that began later has returned;
+/// what is lost may be any part of the writes since, each in pieces of a sector. Offsets and
+/// lengths are multiples of 1,024 bytes.
+pub trait Device: Send + Sync {
+    /// Size in bytes.
+    fn size(&self) -> u64;
+
+    /// Whether it refuses to be changed.
+    fn is_read_only(&self) -> bool;
+
+    /// Reads bytes.
+    ///
+    /// # Errors
+    /// `EIO`, or what the device says; the buffer's contents are then undefined.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Writes bytes.
+    ///
+    /// # Errors
+    /// `EIO`, or what the device says; any part may have been written.
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Brings all writes that have returned to the medium.
+    ///
+    /// # Errors
+    /// `EIO`: it is not known what is on the medium.
+    fn flush(&self) -> Result<()>;
+}
