@@ -41,6 +41,10 @@ struct Cached {
 }
 
 /// Pages that are to be written back.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is on the stack for a moment; a box takes memory when there is none"
+)]
 enum Due {
     /// Dirty pages in a row from this number on, which count as being written from now on.
     Run(u64, Pages),
@@ -314,8 +318,8 @@ impl PageCache {
         (!run.is_empty()).then_some(Due::Run(first, run))
     }
 
-    /// Writes pages that [`Self::next_due`] gave, notes an error, and returns the number of the page
-    /// behind them.
+    /// Writes pages that [`Self::next_due`] gave, notes an error, and returns the number of the
+    /// page behind them.
     fn write_run(&self, first: u64, run: Pages) -> u64 {
         let behind = first + run.len() as u64;
         let capacity = self.device.capacity();
@@ -405,9 +409,9 @@ impl PageCache {
         self.contents.lock().errors.check_and_advance(cursor)
     }
 
-    /// Waits until the device neither reads nor writes any page among `pages`. After a wait it looks
-    /// on from the page that it waited for, and looks at those before it when it has come through:
-    /// a cache has many pages, and each request that ends wakes whoever waits.
+    /// Waits until the device neither reads nor writes any page among `pages`. After a wait it
+    /// looks on from the page that it waited for, and looks at those before it when it has come
+    /// through: a cache has many pages, and each request that ends wakes whoever waits.
     fn wait_while_busy(&self, pages: &Range<u64>) -> MutexGuard<'_, Contents> {
         let mut contents = self.contents.lock();
         let mut from = pages.start;

@@ -53,7 +53,7 @@ impl AclKind {
     }
 }
 
-/// Whom an entry is about. Entries stand in this order.
+/// Kind of user that an entry is about. Entries stand in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Tag {
     Owner,

@@ -66,8 +66,8 @@ pub const fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// Number of a level as Linux has it. Those of `trace` are lines below `debug`, which Linux does not
-/// have.
+/// Number of a level as Linux has it. Those of `trace` are lines below `debug`, which Linux does
+/// not have.
 #[must_use]
 pub const fn level_number(level: Level) -> u8 {
     match level {

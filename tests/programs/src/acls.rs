@@ -240,8 +240,8 @@ fn errors() -> Result<()> {
     })
 }
 
-/// What `OTHER`, with one more group, may do with a file: read, write and execute, as `access(2)`
-/// tells and as opening tells.
+/// Permissions that `OTHER`, with one more group, has for a file: read, write and execute, as
+/// `access(2)` tells and as opening tells.
 fn allowed(file: &Path, group: u32) -> Result<u32> {
     use std::io::{Read, Write};
     let (mut reader, mut writer) = std::io::pipe()?;

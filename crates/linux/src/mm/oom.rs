@@ -20,8 +20,8 @@ use vm::PAGE_SIZE;
 
 use crate::Task;
 use crate::process::{Process, process_table};
+use crate::state::kernel_log;
 use crate::state::ratelimit::LogLimit;
-use crate::system::klog;
 
 /// Range of `oom_score_adj`: a process is never selected at -1000, first at 1000.
 pub(crate) const OOM_SCORE_ADJ_RANGE: core::ops::RangeInclusive<i32> = -1000..=1000;
@@ -287,7 +287,7 @@ fn dump_tasks() {
     if DUMP_TASKS.load(Ordering::Relaxed) == 0 || !LIMIT.allows("dump_tasks") {
         return;
     }
-    let line = |text: core::fmt::Arguments<'_>| klog::add(LEVEL_INFO, text);
+    let line = |text: core::fmt::Arguments<'_>| kernel_log::add(LEVEL_INFO, text);
     line(format_args!("Tasks state (memory values in pages):"));
     line(format_args!(
         "[  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name"

@@ -10,6 +10,7 @@ pub mod exec_credentials;
 pub(crate) mod expirations;
 pub mod fdtable;
 pub(crate) mod ipc;
+pub mod kernel_log;
 pub mod log_ring;
 pub(crate) mod mempolicy;
 pub(crate) mod namespaces;

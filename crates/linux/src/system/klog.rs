@@ -12,13 +12,14 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use ::task::Mutex;
 use abi::errno::Errno;
 use fs::devfs::{self, CharDevice};
-use fs::poll::{Events, PollQueue, PollTable};
+use fs::poll::{Events, PollTable};
 use fs::{DeviceId, File, FileOps, OpenFlags, Whence};
 use guard::BootToken;
 use linux_raw_sys::general as sys;
 use log::Record;
 use uapi::user_addr::UserAddr;
 
+use crate::state::kernel_log::{self, LOG_WAIT, with};
 use crate::state::log_ring::{Line, LogRing};
 use crate::{SysResult, Task, current_task, uaccess};
 
@@ -71,24 +72,9 @@ fn set_console_level(level: i32) {
     apply_console_level();
 }
 
-struct Log {
-    ring: LogRing,
-    /// The line that `syslog(2)` reads next, and the first one that was not cleared.
-    unread: u64,
-    uncleared: u64,
-}
-
-static LOG: Mutex<Option<Log>> = Mutex::new(None);
-/// Notified when there is a new line.
-static LOG_WAIT: PollQueue = PollQueue::new();
-
 /// Keeps the log from now on, and makes it readable.
 pub(crate) fn init(boot: &BootToken) {
-    *LOG.lock() = Some(Log {
-        ring: LogRing::new(LOG_BUFFER_LEN),
-        unread: 0,
-        uncleared: 0,
-    });
+    kernel_log::init(LOG_BUFFER_LEN);
     let console = kmsg::console_level_of_cmdline(guard::role::cmdline());
     PRINTK[0].store(console.into(), Ordering::Relaxed);
     guard::log::set_record_hook(boot, record);
@@ -102,25 +88,11 @@ fn record(record: &Record<'_>) {
     // The least urgent one that Linux has is 7.
     let level = kmsg::level_number(record.level()).min(7);
     if guard::cpu::irqs_enabled() {
-        add(
+        kernel_log::add(
             level.into(),
             format_args!("{}: {}", record.target(), record.args()),
         );
     }
-}
-
-/// Adds a line to the log, and only there.
-pub(crate) fn add(priority: u32, text: core::fmt::Arguments<'_>) {
-    let us = ::task::now_ns() / 1000;
-    if let Some(log) = &mut *LOG.lock() {
-        log.ring.push(priority, us, text);
-    }
-    LOG_WAIT.notify_events(Events::READABLE);
-}
-
-/// Runs a function on the log, which is there since the first process.
-fn with<R>(work: impl FnOnce(&mut Log) -> R) -> Result<R, Errno> {
-    LOG.lock().as_mut().map(work).ok_or(Errno::ENXIO)
 }
 
 /// A line as `dmesg(1)` gets it from `syslog(2)`.
@@ -331,7 +303,7 @@ impl FileOps for Reader {
         let unmarked = PRINTK[1].load(Ordering::Relaxed).cast_unsigned() & 7;
         let (priority, rest) = marked.unwrap_or((unmarked, &text));
         // The kernel's own facility is not a program's to use.
-        add(
+        kernel_log::add(
             if priority < FACILITY {
                 priority | FACILITY
             } else {

@@ -42,7 +42,7 @@ pub(crate) struct Segment {
     pub(crate) memory: ShmemObject,
     pub(crate) mappings: ReverseMap,
     pub(crate) info: Mutex<ShmidDs>,
-    /// The thread that made it, by the address of its [`Task`]; 0 once that has ended, or has left
+    /// The thread that made it, by the address of its `Task`; 0 once that has ended, or has left
     /// the namespace.
     pub(crate) creator: AtomicUsize,
 }

@@ -97,8 +97,8 @@ impl Initiator for TcpSocket {
 }
 
 impl TcpSocket {
-    /// Gives back what connecting has taken: also the address of a route, if the socket was bound to
-    /// any. What is returned is dropped without the lock.
+    /// Gives back what connecting has taken: also the address of a route, if the socket was bound
+    /// to any. What is returned is dropped without the lock.
     pub(super) fn release_connect_state(&self, state: &mut State) -> Option<PortBinding<Self>> {
         if let Some(begun) = state.active_connection.take() {
             self.tables().active_connections.lock().remove(&begun);

@@ -91,7 +91,7 @@ impl TcpTables {
 #[derive(Default)]
 struct State {
     binding: Option<PortBinding<TcpSocket>>,
-    /// What it was bound to, if that is no single address: connecting replaces it for a time.
+    /// Address it was bound to, if that is no single one: connecting replaces it for a time.
     any_address: Option<BindAddress>,
     /// The port was asked for, not chosen when connecting.
     port_locked: bool,
