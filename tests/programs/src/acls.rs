@@ -62,7 +62,7 @@ const LIST: [Entry; 5] = [
 ];
 
 fn error<T: std::fmt::Debug>(result: std::io::Result<T>, errno: i32, what: &str) -> Result<()> {
-    let code = result.as_ref().err().and_then(|error| error.raw_os_error());
+    let code = result.as_ref().err().and_then(std::io::Error::raw_os_error);
     ensure!(code == Some(errno), "{what}: {result:?}");
     Ok(())
 }
