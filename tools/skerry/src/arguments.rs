@@ -188,7 +188,7 @@ pub(crate) struct What {
     /// Print the programs' system calls, as strace does
     #[arg(long)]
     pub(crate) trace: bool,
-    /// Policy for its end: no, on-failure[:N] or always
+    /// Policy for its end: no, on-failure (or on-failure:N, at most N times) or always
     ///
     /// Delays are docker's: 0.1 s, then twice as long each time up to a minute; 0.1 s again after a
     /// life of 10 s. `always` is docker's `unless-stopped`: what somebody has stopped stays so.
