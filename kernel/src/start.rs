@@ -159,7 +159,7 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
     let hooks = link::ControlHandlers {
         signal: |signal| linux::signal_init(signal as i32),
         shutdown: || linux::signal_init(15),
-        cpus_added: linux::kernfs::sysfs::add_cpus,
+        cpus_changed: linux::kernfs::sysfs::update_cpus,
     };
     let listening = link::start(&token, hooks);
     if listening.is_err() {

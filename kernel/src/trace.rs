@@ -68,7 +68,7 @@ impl FileOps for Recording {
         }
         let mut room = buf.chunks_exact_mut(RECORD_BYTES);
         let mut left = room.len();
-        for cpu in (0..task::cpu_count() as u32).map(CpuId) {
+        for cpu in (0..guard::cpu::most() as u32).map(CpuId) {
             if left == 0 {
                 break;
             }

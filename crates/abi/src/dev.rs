@@ -63,8 +63,8 @@ calls! {
     /// Tells the terminal of an instance its size, rows in the upper and columns in the lower half
     /// of `value`; also before START, so that the program finds it.
     WINSIZE = 13, Target;
-    /// Gives a running instance more CPUs or memory, and returns before it has answered: SETTLE
-    /// waits for that. If it fails, `reason` and what is free say more.
+    /// Gives a running instance more CPUs or memory, or takes CPUs away, and returns before it has
+    /// answered: SETTLE waits for that. If it fails, `reason` and what is free say more.
     RESIZE = 14, Resize;
     /// Sleeps until an instance has answered a change; a signal interrupts it.
     SETTLE = 15, Settle;
@@ -185,7 +185,7 @@ pub const REASON_WINDOW: u32 = 5;
 /// Too few cores are free, of which one thread each is used.
 pub const REASON_CORES: u32 = 6;
 
-/// `reason` of a failed [`RESIZE`]: it has more already. Nothing shrinks yet.
+/// `reason` of a failed [`RESIZE`]: it has more memory already, and memory does not shrink yet.
 pub const REASON_SHRINK: u32 = 7;
 /// `reason` of a failed [`RESIZE`]: the instance was created for less; `most`,
 /// `most_cpus`.
@@ -476,6 +476,10 @@ pub struct Event {
     pub id: u32,
     /// `EVENT_*`.
     pub kind: u32,
+    /// Of [`EVENT_CREATE`] and [`EVENT_RESIZE`], the number of its CPUs; else 0.
+    pub cpus: u32,
+    /// Unused; zero.
+    pub reserved: u32,
     /// Name of the instance.
     pub label: [u8; LABEL_BYTES],
 }
@@ -546,7 +550,7 @@ const _: () = {
     assert!(size_of::<Target>() == 8);
     assert!(size_of::<Status>() == 304);
     assert!(size_of::<Resize>() == 56 && size_of::<Settle>() == 32);
-    assert!(size_of::<Events>() == 8 && size_of::<Event>() == 96);
+    assert!(size_of::<Events>() == 8 && size_of::<Event>() == 104);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);
     assert!(size_of::<Rename>() == 72);
 };

@@ -281,7 +281,8 @@ pub fn check(entries: &[Entry], has: &impl Holdings) -> Result<Totals, Refusal> 
             return Err(Refusal::Kind(index));
         }
     }
-    if frames < has.frames() || cpus < has.cpus() {
+    // The last CPU cannot go.
+    if frames < has.frames() || cpus == 0 {
         return Err(Refusal::Missing);
     }
     Ok(Totals { frames, cpus })

@@ -122,6 +122,24 @@ impl Heartbeat {
         }
     }
 
+    /// Makes it that of a CPU which has not come up. By the supervisor, when no CPU has it.
+    pub fn reset(&self) {
+        let Self {
+            beats,
+            idle_since,
+            place,
+            thread,
+            answered,
+            asked,
+        } = self;
+        for word in [beats, idle_since, place] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [thread, answered, asked] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Says that the CPU takes interrupts, and does not sleep. By that CPU only, with interrupts
     /// off.
     #[inline]

@@ -40,7 +40,8 @@ impl Instance {
     }
 
     /// All CPUs and granules by an epoch, if that is one: CPUs and whole granules with numbers in a
-    /// row, each place once, within the limits, and all that there was.
+    /// row, each place once, within the limits, all granules that there were, and the CPUs that
+    /// there were, but for some of the last ones if no other comes.
     fn model(&self, entries: &[Entry]) -> Option<(Vec<u32>, BTreeMap<u64, u64>)> {
         let mut granules: BTreeMap<u64, u64> = (0..).zip(FIRST).collect();
         let (mut cpus, mut slots) = (Vec::new(), BTreeSet::new());
@@ -84,7 +85,8 @@ impl Instance {
         let apic_ids: BTreeSet<_> = cpus.iter().collect();
         (apic_ids.len() == cpus.len()
             && cpus.len() <= self.cpu_limit
-            && cpus.starts_with(&self.cpus)
+            && !cpus.is_empty()
+            && (cpus.starts_with(&self.cpus) || self.cpus.starts_with(&cpus))
             && places.len() == granules.len()
             && places.iter().all(|place| **place < 1 << 31)
             && granules.len() as u64 * GRANULE_FRAMES <= self.limit
@@ -153,6 +155,8 @@ enum Change {
     Grow { place: u64, count: u64, merge: bool },
     /// Adds a CPU.
     Cpu { apic_id: u32 },
+    /// Takes CPUs away, the last ones.
+    FewerCpus { count: usize },
     /// A word of an entry is another one.
     Word {
         entry: usize,
@@ -186,6 +190,7 @@ fn change() -> impl Strategy<Value = Change> {
         6 => (0u64..200, 1u64..5, any::<bool>())
             .prop_map(|(place, count, merge)| Change::Grow { place, count, merge }),
         4 => (0u32..20).prop_map(|apic_id| Change::Cpu { apic_id }),
+        2 => (1usize..4).prop_map(|count| Change::FewerCpus { count }),
         1 => (0usize..8, 0usize..4, value)
             .prop_map(|(entry, word, value)| Change::Word { entry, word, value }),
         1 => (0usize..8, 0usize..4, 0u32..64)
@@ -217,6 +222,11 @@ fn changed(instance: &Instance, change: &Change) -> Vec<Entry> {
         Change::Cpu { apic_id } => {
             let cpus = [&instance.cpus[..], &[*apic_id]].concat();
             epoch = cpu_entries(&cpus);
+            epoch.extend(entries(&instance.granules, true));
+        }
+        Change::FewerCpus { count } => {
+            let left = instance.cpus.len().saturating_sub(*count);
+            epoch = cpu_entries(&instance.cpus[..left]);
             epoch.extend(entries(&instance.granules, true));
         }
         Change::Noise(noise) => epoch.clone_from(noise),
@@ -346,6 +356,17 @@ fn each_refusal_is_told_by_its_name() {
         &[is, new(5, 8, 1), new(6, 7, 1)],
     ] {
         assert_eq!(check(entries, &grown), Err(Refusal::Missing));
+    }
+    // Of three CPUs the last ones may leave, but not the first, and none changes.
+    let mut larger = Instance::new(20, 3);
+    larger.cpus = vec![10, 4, 5];
+    let cpus = [is, [2, 1, 4, 4], [2, 2, 5, 5]];
+    for left in 1..=3 {
+        let cpus_left = check(&cpus[..left], &larger).map(|totals| totals.cpus);
+        assert_eq!(cpus_left, Ok(left));
+    }
+    for entries in [&[][..], &[is, [2, 1, 5, 5]], &[[2, 0, 4, 4], [2, 1, 5, 5]]] {
+        assert_eq!(check(entries, &larger), Err(Refusal::Missing));
     }
     for refusal in [
         Refusal::Count,

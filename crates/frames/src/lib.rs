@@ -189,6 +189,11 @@ impl<'a> Frames<'a> {
         Some(first)
     }
 
+    /// Gives up the area that a CPU has reserved, for when the CPU takes no more frames.
+    pub fn end_reservation(&self, cpu: usize) {
+        self.replace_reserved(cpu, 0);
+    }
+
     /// Takes a block of whole areas that does not count as touched by that.
     ///
     /// # Panics

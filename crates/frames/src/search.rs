@@ -54,15 +54,18 @@ impl Frames<'_> {
         self.rehint(area);
         let local = self.cpu(cpu);
         local[POSITION].store(area as u64, Ordering::Relaxed);
-        // Whoever takes the former area out of the word ends its reservation.
-        if let Some(former) = local[RESERVED]
-            .swap(area as u64 + 1, Ordering::AcqRel)
-            .checked_sub(1)
-        {
+        self.replace_reserved(cpu, area as u64 + 1);
+        Some(area as u64 * AREA_FRAMES + found)
+    }
+
+    /// Puts an area plus one, or 0, into the word of a CPU's reserved area. Whoever takes the
+    /// former one out of the word ends its reservation.
+    pub(crate) fn replace_reserved(&self, cpu: usize, area: u64) {
+        let former = self.cpu(cpu)[RESERVED].swap(area, Ordering::AcqRel);
+        if let Some(former) = former.checked_sub(1) {
             self.area(former as usize).release();
             self.rehint(former as usize);
         }
-        Some(area as u64 * AREA_FRAMES + found)
     }
 
     fn steal(&self, area: usize, order: u8) -> Option<u64> {

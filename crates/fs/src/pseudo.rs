@@ -429,7 +429,7 @@ impl Inode for GeneratedLink {
     }
 }
 
-/// A directory with fixed entries, filled while the file system is built.
+/// A directory whose entries are made by whoever has it.
 pub struct StaticDir {
     attr: PseudoAttr,
     entries: Mutex<BTreeMap<String, Arc<dyn Inode>>>,
@@ -454,6 +454,12 @@ impl StaticDir {
     /// Adds (or replaces) an entry.
     pub fn add(&self, name: &str, inode: Arc<dyn Inode>) {
         let old = self.entries.lock().insert(name.into(), inode);
+        drop(old);
+    }
+
+    /// Removes an entry, if it is there.
+    pub fn remove(&self, name: &str) {
+        let old = self.entries.lock().remove(name);
         drop(old);
     }
 

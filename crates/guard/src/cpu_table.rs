@@ -1,5 +1,5 @@
 //! CPUs of this instance: how many there are, and their APIC ids. At first they are those of the
-//! descriptor; its dynamic part adds further ones (`docs/descriptor.md`).
+//! descriptor; its dynamic part adds further ones, and takes them away (`docs/descriptor.md`).
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -7,6 +7,7 @@ use abi::Descriptor;
 use abi::descriptor::MAX_CPUS;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
 static APIC_IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
 
 /// Adopts the CPUs of a descriptor.
@@ -15,6 +16,7 @@ pub(crate) fn init(descriptor: &Descriptor) {
         to.store(cpu.apic_id, Ordering::Relaxed);
     }
     COUNT.store(descriptor.cpus().len(), Ordering::Release);
+    MOST.store(descriptor.cpus().len(), Ordering::Release);
 }
 
 /// Number of the CPUs, started or not.
@@ -40,4 +42,16 @@ pub(crate) fn push(apic_id: u32) {
     let number = count();
     APIC_IDS[number].store(apic_id, Ordering::Relaxed);
     COUNT.store(number + 1, Ordering::Release);
+    MOST.fetch_max(number + 1, Ordering::Release);
+}
+
+/// Removes the CPU with the highest number. By one caller at a time, which is the one of [`push`].
+pub(crate) fn pop() {
+    COUNT.store(count() - 1, Ordering::SeqCst);
+}
+
+/// The most CPUs that there ever were: those of these numbers that have left are not online, and
+/// what they have counted stays.
+pub(crate) fn most() -> usize {
+    MOST.load(Ordering::Acquire)
 }

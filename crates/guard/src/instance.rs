@@ -19,7 +19,7 @@ use crate::arch::{self, timer};
 use crate::cpu::{self, CpuId};
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{cpu_table, faults, heartbeat, ipi, mem, park, role, smp};
+use crate::{cpu_table, faults, heartbeat, ipi, leave, mem, park, role, smp};
 
 /// The window shared with the supervisor.
 ///
@@ -104,6 +104,11 @@ pub struct Adopters {
     pub prepare_cpu: fn(CpuId) -> bool,
     /// Takes in that there are more CPUs. They come at any time from now on.
     pub cpus_added: fn(),
+    /// Takes all threads off a CPU, which is the one with the highest number, and sees to it that
+    /// no other one comes; then its idle thread calls `cpu::leave`. May return before that.
+    pub drain_cpu: fn(CpuId),
+    /// Takes in that there are fewer CPUs.
+    pub cpus_removed: fn(),
 }
 
 /// Looks at the dynamic part of the descriptor, adopts what is new or refuses it, and answers. In
@@ -158,11 +163,13 @@ fn prepare_cpus(numbers: Range<usize>, adopters: &Adopters) -> Result<(), Refusa
         let cpu = CpuId(number as u32);
         let made = mem::has_room(CPU_BYTES) && smp::prepare_cpu(cpu) && (adopters.prepare_cpu)(cpu);
         made.then_some(()).ok_or(Refusal::NoMemory)?;
+        leave::expect(cpu);
     }
     Ok(())
 }
 
-/// Adopts a whole epoch; returns what the instance has by it.
+/// Adopts a whole epoch; returns what the instance has by it. CPUs that leave are gone when this
+/// returns.
 fn adopt(entries: &[live::Entry], adopters: &Adopters) -> Result<Totals, Refusal> {
     let totals = live::check(entries, &Own)?;
     // First of all, because only this can be left half done.
@@ -189,6 +196,11 @@ fn adopt(entries: &[live::Entry], adopters: &Adopters) -> Result<Totals, Refusal
             .skip(cpu::count())
             .for_each(|entry| cpu_table::push(live::place(entry).apic_id));
         (adopters.cpus_added)();
+    } else if totals.cpus < cpu::count() {
+        for number in (totals.cpus..cpu::count()).rev() {
+            leave::send_away(CpuId(number as u32), adopters.drain_cpu);
+            (adopters.cpus_removed)();
+        }
     }
     Ok(totals)
 }

@@ -2,14 +2,18 @@
 //! names; there is no way to address anything else.
 
 use crate::arch::apic;
-use crate::cpu::CpuId;
+use crate::cpu::{self, CpuId};
 use crate::irq::{RESCHEDULE_VECTOR, TLB_VECTOR};
 use crate::{cpu_table, role};
 
+/// With interrupts off from the look into the table on: a grace period after a CPU has left the
+/// table, nothing is on its way to it, which may have another owner then.
 fn send(cpu: CpuId, vector: u8) {
-    if let Some(apic_id) = cpu_table::apic_id(cpu.0 as usize) {
-        apic::send_ipi(apic_id, vector);
-    }
+    cpu::without_irqs(|| {
+        if let Some(apic_id) = cpu_table::apic_id(cpu.0 as usize) {
+            apic::send_ipi(apic_id, vector);
+        }
+    });
 }
 
 /// Makes a CPU of this instance run its reschedule handler. Ignored if there is no such CPU.

@@ -139,8 +139,17 @@ pub fn set_irq_exit_hook(_: &BootToken, hook: fn()) {
 pub(crate) fn handle(vector: u8) {
     let area = cpu::area();
     let depth = area.irq_depth.load(Ordering::Relaxed);
-    if depth == DROPPING {
-        return acknowledge(vector);
+    match depth {
+        DROPPING => return acknowledge(vector),
+        LEAVING => {
+            match vector {
+                TLB_VECTOR => paging::tlb::interrupt(),
+                HALT_VECTOR => park::enter(),
+                _ => {}
+            }
+            return acknowledge(vector);
+        }
+        _ => {}
     }
     // This CPU alone writes these, and not from NMI handlers: no locked operations are needed.
     let count = &area.interrupts[usize::from(vector)];
@@ -184,6 +193,15 @@ fn acknowledge(vector: u8) {
 
 /// Depth of interrupt handlers that says: drop them.
 const DROPPING: u32 = u32::MAX;
+
+/// Depth of interrupt handlers that says: serve shootdowns, and drop all others. Nothing is
+/// scheduled.
+const LEAVING: u32 = u32::MAX - 1;
+
+/// Serves nothing but shootdowns on this CPU from now on, for good. Interrupts are off.
+pub(crate) fn serve_shootdowns_only() {
+    cpu::area().irq_depth.store(LEAVING, Ordering::Relaxed);
+}
 
 /// Takes the interrupts that wait on this CPU since its last owner had it, and drops them: what
 /// they announce is not this instance's. Part of setting up a CPU, before anybody of this instance

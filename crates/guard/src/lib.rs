@@ -20,6 +20,7 @@ mod heartbeat;
 pub mod instance;
 pub mod ipi;
 pub mod irq;
+mod leave;
 pub mod log;
 pub mod machine_check;
 pub mod mem;

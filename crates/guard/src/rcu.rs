@@ -27,10 +27,10 @@ struct Instance;
 // sections those are off. A CPU that rests runs nothing before it takes an interrupt, wakes up or
 // switches context, all of which clear the flag first, with a full fence. A CPU that is not started
 // runs nothing; it says that it is online with a full fence (`paging::tlb::init_cpu`) before its
-// first section.
+// first section. One that leaves says so with a full fence after its last one (`leave`).
 unsafe impl Cpus for Instance {
     fn count(&self) -> usize {
-        cpu::count()
+        cpu::most()
     }
 
     fn quiescent_states(&self, cpu: usize) -> u64 {
@@ -54,7 +54,7 @@ unsafe impl Cpus for Instance {
         WAITER.store(scheduler.current().into_raw(), Ordering::Relaxed);
         // Before the interrupts are sent, whose handlers look at it.
         fence(Ordering::SeqCst);
-        for cpu in (0..cpu::count()).filter(|&cpu| !self.is_idle(cpu)) {
+        for cpu in (0..self.count()).filter(|&cpu| !self.is_idle(cpu)) {
             self.kick(cpu);
         }
         while !over() {
@@ -72,7 +72,7 @@ unsafe impl Cpus for Instance {
     }
 }
 
-/// Whether a CPU sleeps, or was not started.
+/// Whether a CPU sleeps, was not started, or has left.
 fn rests(cpu: CpuId) -> bool {
     let sleeps = |area: &cpu::CpuArea| area.idle.load(Ordering::SeqCst);
     !cpu::is_online(cpu) || cpu::area_of(cpu).is_none_or(sleeps)

@@ -94,10 +94,10 @@ pub struct NoRings;
 /// # Errors
 /// [`NoRings`]; then nothing is recorded.
 pub fn start(classes: u32) -> Result<(), NoRings> {
-    let cpus = cpu::count() as u64;
+    let cpus = cpu::most() as u64;
     let records = (mem::stats().total * 4096 / SHARE / cpus / size_of::<Record>() as u64)
         .clamp(MIN_RECORDS, MAX_RECORDS);
-    for ring in &RINGS[..cpu::count()] {
+    for ring in &RINGS[..cpus as usize] {
         if ring.get().is_none() {
             // Rounded up, hence half.
             let made = Ring::new((records / 2 + 1) as usize).ok_or(NoRings)?;

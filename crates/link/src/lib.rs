@@ -1,7 +1,8 @@
 //! An instance's end of its window: standard streams, control messages, the doorbell.
 //!
 //! The supervisor's doorbell wakes one thread, which reads control messages and tells readers and
-//! writers of the streams to look again. Nothing in the window is believed beyond its own bounds
+//! writers of the streams to look again, and one that follows the descriptor. Nothing in the
+//! window is believed beyond its own bounds
 //! (`ring`).
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -31,11 +32,13 @@ pub struct ControlHandlers {
     pub signal: fn(u32),
     /// Ends all programs of the instance.
     pub shutdown: fn(),
-    /// Takes in that there are more CPUs, which the scheduler knows.
-    pub cpus_added: fn(),
+    /// Takes in that there are more or fewer CPUs, as the scheduler knows.
+    pub cpus_changed: fn(),
 }
 
 static DOORBELL: Event = Event::new();
+/// The doorbell has rung: the descriptor may have changed.
+static DESCRIPTOR: Event = Event::new();
 static CONSOLE: Once<Arc<Tty>> = Once::new();
 
 fn on_doorbell() {
@@ -43,25 +46,33 @@ fn on_doorbell() {
 }
 
 /// Obeys what the supervisor has said already (the size of the terminal, say), and starts the
-/// thread that listens to it.
+/// threads that listen to it.
 ///
 /// # Errors
-/// There is no memory for it.
+/// There is no memory for them.
 pub fn start(boot: &BootToken, hooks: ControlHandlers) -> Result<(), NoMemory> {
     guard::irq::set_doorbell_handler(boot, on_doorbell);
     let window = guard::instance::window();
     let mut messages = MessageReader::new(&window.control_in, &window.control_in_area);
     // It may have been rung before there was anybody to hear it.
-    follow_descriptor(&hooks);
     handle_messages(&mut messages, &hooks);
+    task::spawn("descriptor", None, move || {
+        loop {
+            follow_descriptor(&hooks);
+            DESCRIPTOR.wait();
+        }
+    })?;
     task::spawn("link", None, move || control_thread(&mut messages, &hooks)).map(drop)
 }
 
-/// Adopts what is new in the dynamic part of the descriptor, and tells of it.
+/// Adopts what is new in the dynamic part of the descriptor, and tells of it. In a thread of its
+/// own: a CPU that leaves may keep it waiting, and signals and streams do not wait for that.
 fn follow_descriptor(hooks: &ControlHandlers) {
     const ADOPTERS: Adopters = Adopters {
         prepare_cpu: task::prepare_cpu,
         cpus_added: task::cpus_added,
+        drain_cpu: task::drain_cpu,
+        cpus_removed: task::cpus_removed,
     };
     let cpus = task::cpu_count();
     match instance::adopt_epoch(&ADOPTERS) {
@@ -71,8 +82,8 @@ fn follow_descriptor(hooks: &ControlHandlers) {
             let bytes = totals.frames * PAGE_SIZE as u64;
             let mib = bytes >> 20;
             log::info!("epoch {epoch}: {} CPUs, {mib} MiB of memory", totals.cpus);
-            if totals.cpus > cpus {
-                (hooks.cpus_added)();
+            if totals.cpus != cpus {
+                (hooks.cpus_changed)();
             }
         }
         Epoch::Refused { epoch, refusal } => log::error!("epoch {epoch} is refused: {refusal}"),
@@ -89,7 +100,7 @@ fn handle_messages(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
 /// Main function of the thread that the doorbell wakes: messages, streams, terminal.
 fn control_thread(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
     loop {
-        follow_descriptor(hooks);
+        DESCRIPTOR.set();
         handle_messages(messages, hooks);
         streams::notify_streams();
         terminal::receive_input();

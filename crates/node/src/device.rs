@@ -228,7 +228,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     let Ok(instance) = Instance::new(label, partition, status, on_hang) else {
         return fail(call, dev::REASON_WINDOW, Errno::ENOMEM);
     };
-    instance.tell(dev::EVENT_CREATE, status.mem);
+    instance.tell_resources(dev::EVENT_CREATE, &status);
     reservation.commit(instance);
     call.id = id;
     call.reason = dev::REASON_NONE;
@@ -416,6 +416,8 @@ fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
                 call.reason = dev::REASON_LIMIT;
                 Errno::EINVAL
             }
+            // Nobody can ask for none.
+            GrowError::LastCpu => Errno::EINVAL,
             GrowError::Supervisor => {
                 call.reason = dev::REASON_WINDOW;
                 Errno::ENOMEM

@@ -83,14 +83,16 @@ pub(crate) fn init() -> Result<()> {
     Ok(())
 }
 
-/// Adds an event of an instance, with what `value` means for its kind (`dev::EVENT_*`).
-pub(crate) fn add(id: u32, label: Label, kind: u32, value: u64) {
+/// Adds an event of an instance, with what `value` and `cpus` mean for its kind (`dev::EVENT_*`).
+pub(crate) fn add(id: u32, label: Label, kind: u32, value: u64, cpus: u32) {
     let event = Event {
         sequence: 0,
         time_ns: timer::wall_ns(),
         value,
         id,
         kind,
+        cpus,
+        reserved: 0,
         label: label.0,
     };
     lock_briefly(&LOG).add(event);

@@ -87,11 +87,16 @@ struct InstanceState {
 }
 
 impl InstanceState {
-    /// Amounts that the instance lacks of what is wanted, memory in whole granules.
+    /// Amounts that the instance lacks of what is wanted, memory in whole granules, and that it has
+    /// too much.
     ///
     /// # Errors
     /// Why it does not get that, however much is free.
-    fn missing(&self, has: &Possessions, want: &Wanted) -> core::result::Result<More, ResizeError> {
+    fn difference(
+        &self,
+        has: &Possessions,
+        want: &Wanted,
+    ) -> core::result::Result<Difference, ResizeError> {
         let runs = self.status.state == dev::STATE_RUNNING && !self.reclaiming;
         if self.partition.is_none() || !runs {
             return Err(GrowError::Stopped.into());
@@ -103,15 +108,28 @@ impl InstanceState {
         let memory = want.memory.map_or(Some(0), |bytes| {
             whole(bytes).unwrap_or(u64::MAX).checked_sub(has.memory)
         });
-        let cpus = want.cpus.map_or(Some(0), |cpus| cpus.checked_sub(has.cpus));
-        let (Some(memory), Some(cpus)) = (memory, cpus) else {
+        let Some(memory) = memory else {
             return Err(ResizeError::Shrink);
         };
-        if memory > has.most_memory - has.memory || cpus > has.most_cpus - has.cpus {
+        let wanted_cpus = want.cpus.unwrap_or(has.cpus);
+        if memory > has.most_memory - has.memory || wanted_cpus > has.most_cpus {
             return Err(GrowError::Limit.into());
         }
-        Ok(More { memory, cpus })
+        Ok(Difference {
+            missing: More {
+                memory,
+                cpus: wanted_cpus.saturating_sub(has.cpus),
+            },
+            fewer_cpus: has.cpus.saturating_sub(wanted_cpus),
+        })
     }
+}
+
+/// Difference between what an instance has and what it is to have.
+struct Difference {
+    missing: More,
+    /// CPUs that it is to give back.
+    fewer_cpus: u32,
 }
 
 /// Changes of what an instance has.
@@ -181,9 +199,9 @@ pub(crate) enum Extent {
 /// Why an instance is not resized. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResizeError {
-    /// The instance has more than that.
+    /// The instance has more memory than that.
     Shrink,
-    /// The instance does not get more.
+    /// Error of the partition: nothing is changed.
     Grow(GrowError),
 }
 
@@ -297,7 +315,12 @@ impl Instance {
 
     /// Adds an event of this instance to the list ([`crate::events`]).
     pub(crate) fn tell(&self, kind: u32, value: u64) {
-        crate::events::add(self.id, self.label(), kind, value);
+        crate::events::add(self.id, self.label(), kind, value, 0);
+    }
+
+    /// Tells of an event by which it has what its status says.
+    pub(crate) fn tell_resources(&self, kind: u32, status: &Status) {
+        crate::events::add(self.id, self.label(), kind, status.mem, status.cpus);
     }
 
     /// True when its program has begun, or never will.
@@ -358,8 +381,9 @@ impl Instance {
         Ok(())
     }
 
-    /// Gives the instance more CPUs and memory, until it has what is wanted. Returns the number of
-    /// the change, which it answers later, and what it had; 0 if it has all that.
+    /// Gives the instance more CPUs and memory, or has it give CPUs back, until it has what is
+    /// wanted. Returns the number of the change, which it answers later, and what it had; 0 if it
+    /// has all that.
     ///
     /// # Errors
     /// Why not; nothing was changed.
@@ -371,9 +395,15 @@ impl Instance {
         let mut record = self.record.lock();
         let partition = record.partition.as_ref();
         let has = partition.map_or_else(Possessions::default, Possessions::of);
-        let missing = match record.missing(&has, want) {
-            Ok(More { memory: 0, cpus: 0 }) => return (Ok(0), has),
-            Ok(missing) => missing,
+        let Difference {
+            missing,
+            fewer_cpus,
+        } = match record.difference(&has, want) {
+            Ok(Difference {
+                missing: More { memory: 0, cpus: 0 },
+                fewer_cpus: 0,
+            }) => return (Ok(0), has),
+            Ok(difference) => difference,
             Err(error) => return (Err(error), has),
         };
         if extent == Extent::DryRun {
@@ -388,14 +418,14 @@ impl Instance {
         let staged = taker.take(missing);
         let mut record = self.record.lock();
         record.resizing.staging = false;
-        let grown = staged.and_then(|staged| {
+        let changed = staged.and_then(|staged| {
             let partition = record.partition.as_mut().ok_or(GrowError::Stopped)?;
-            partition.grow(staged)
+            partition.change(staged, fewer_cpus)
         });
-        if let Ok(epoch) = grown {
+        if let Ok(epoch) = changed {
             (record.resizing.last, record.resizing.pending) = (epoch, Some(epoch));
         }
-        (grown.map_err(ResizeError::from), has)
+        (changed.map_err(ResizeError::from), has)
     }
 
     /// Outcome of a change; `None` if it was not answered yet.
@@ -429,7 +459,7 @@ impl Instance {
                     record.status.mem = partition.memory_bytes();
                     record.status.cpus = partition.cpu_count();
                 }
-                self.tell(dev::EVENT_RESIZE, record.status.mem);
+                self.tell_resources(dev::EVENT_RESIZE, &record.status);
                 let mib = record.status.mem >> 20;
                 log::info!(
                     "instance {} ({}) has {} CPUs, {mib} MiB of memory, epoch {}",
@@ -630,6 +660,8 @@ impl Instance {
         let reports_end = partition.reports_end();
         let next_look = if reports_end || self.halt_wanted.load(Ordering::Acquire) {
             0
+        } else if partition.awaits_cpus() {
+            crate::HALT_POLL_NS
         } else {
             self.check_health(record_ref)
         };

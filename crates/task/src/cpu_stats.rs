@@ -20,7 +20,7 @@ pub struct CpuStats {
     pub polls: u64,
     /// Times it went to sleep: an idle CPU that is left alone does so once.
     pub sleeps: u64,
-    /// Nanoseconds since it started; 0 if it did not.
+    /// Nanoseconds that it was there since it started; 0 if it did not.
     pub up_ns: u64,
     /// Nanoseconds without a thread.
     pub idle_ns: u64,

@@ -209,6 +209,7 @@ interface! {
     UserThread of Thread {
         fn set_ids(&self, process: u32, thread: u32);
         fn set_affinity(&self, mask: &[u64]) -> bool;
+        fn is_unbound(&self) -> bool;
         fn set_policy(&self, policy: Policy);
         fn set_group(&self, group: Group);
         fn set_user(&self, user: Option<Arc<dyn UserSpace>>);

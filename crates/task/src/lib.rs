@@ -45,7 +45,9 @@ pub use platform::{
     start_recording, stats, topology, try_current, yield_now,
 };
 #[cfg(target_os = "none")]
-pub use platform::{Site, cpus_added, init, lock_sites, prepare_cpu, run_cpu};
+pub use platform::{
+    Site, cpus_added, cpus_removed, drain_cpu, init, lock_sites, prepare_cpu, run_cpu,
+};
 pub use topology::Topology;
 pub use wait::{WaitError, WaitQueue};
 

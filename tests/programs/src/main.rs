@@ -49,6 +49,7 @@ mod large_pages;
 mod layout;
 mod leaks;
 mod leases;
+mod leaving_cpus;
 mod limits;
 mod locks;
 mod loop_devices;
@@ -236,6 +237,8 @@ fn main() -> ExitCode {
         ["canary", arguments @ ..] => canary::run(arguments),
         ["growth", bytes] => growth::run(bytes),
         ["new-cpus", count] => new_cpus::run(count),
+        ["leaving-cpus"] => leaving_cpus::leave_and_return(),
+        ["changing-cpus"] => leaving_cpus::change(),
         ["bad-memory"] => bad_memory::run(),
         ["real-time-loop"] => busy_loops::real_time(),
         ["ordinary-loop"] => busy_loops::ordinary(),

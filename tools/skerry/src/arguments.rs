@@ -82,7 +82,7 @@ pub(crate) enum Command {
     Restart(Restart),
     /// Give an instance another name
     Rename(Rename),
-    /// Give a running instance more CPUs or memory
+    /// Change how many CPUs a running instance has, or give it more memory
     Resize(Resize),
     /// Forget instances that do not run
     Rm(Remove),
@@ -333,7 +333,7 @@ pub(crate) struct Monitor {
 
 #[derive(Args, Debug)]
 pub(crate) struct Resize {
-    /// How many CPUs it is to have; not fewer than it has
+    /// How many CPUs it is to have
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) cpus: Option<u32>,
     /// How much memory it is to have: a number and k, m or g; not less than it has

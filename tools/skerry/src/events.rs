@@ -10,6 +10,7 @@ use zerocopy::FromBytes;
 
 use crate::device::Device;
 use crate::failure::{Context, Result};
+use crate::resize::cpus_text;
 use crate::size;
 use crate::streams::is_ready;
 
@@ -38,6 +39,9 @@ struct Shown<'a> {
     name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u32>,
+    /// Number of CPUs that it has from then on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpus: Option<u32>,
     /// Memory that it has from then on, or, of `release`, that is back, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<u64>,
@@ -65,7 +69,12 @@ impl<'a> Shown<'a> {
             ..Self::default()
         };
         match event.kind {
-            dev::EVENT_CREATE | dev::EVENT_RESIZE | dev::EVENT_RELEASE => Self {
+            dev::EVENT_CREATE | dev::EVENT_RESIZE => Self {
+                cpus: Some(event.cpus),
+                memory: value,
+                ..shown
+            },
+            dev::EVENT_RELEASE => Self {
                 memory: value,
                 ..shown
             },
@@ -103,7 +112,10 @@ impl<'a> Shown<'a> {
             self.name.unwrap_or_default()
         );
         let details = [
-            self.memory.map(size::format),
+            match (self.cpus, self.memory.map(size::format)) {
+                (Some(cpus), Some(memory)) => Some(format!("{}, {memory}", cpus_text(cpus))),
+                (_, memory) => memory,
+            },
             self.epoch.map(|epoch| format!("epoch {epoch}")),
             self.health.map(String::from),
             self.exit_code.map(|code| format!("status {code}")),
@@ -229,10 +241,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "1970-01-01T00:00:01.000Z  create   one (64 MiB)",
+                "1970-01-01T00:00:01.000Z  create   one (1 CPU, 64 MiB)",
                 "1970-01-01T00:00:02.000Z  start    one",
                 "1970-01-01T00:00:03.000Z  exit     one (status 0)",
-                "1970-01-01T00:00:04.000Z  create   two (64 MiB)",
+                "1970-01-01T00:00:04.000Z  create   two (1 CPU, 64 MiB)",
                 "1970-01-01T00:00:05.000Z  start    two",
                 "1970-01-01T00:00:06.000Z  exit     two (status 3)",
             ]

@@ -367,6 +367,12 @@ impl Device for Mock {
                     value,
                     id: status.id,
                     kind,
+                    cpus: if kind == dev::EVENT_CREATE {
+                        status.cpus
+                    } else {
+                        0
+                    },
+                    reserved: 0,
                     label: status.label,
                 }
                 .as_bytes(),
@@ -437,10 +443,12 @@ impl Device for Mock {
             call.most_cpus = self.cpus - 1;
             let (reason, errno) = match () {
                 () if record.status.state != dev::STATE_RUNNING => (dev::REASON_NONE, libc::ESRCH),
-                () if mem < has || cpus < call.cpus => (dev::REASON_SHRINK, libc::EINVAL),
+                () if mem < has => (dev::REASON_SHRINK, libc::EINVAL),
                 () if mem > call.most || cpus > call.most_cpus => (dev::REASON_LIMIT, libc::EINVAL),
                 () if mem - has > free => (dev::REASON_MEMORY, libc::ENOMEM),
-                () if cpus - call.cpus > call.free_cpus => (dev::REASON_CPUS, libc::ENOSPC),
+                () if cpus.saturating_sub(call.cpus) > call.free_cpus => {
+                    (dev::REASON_CPUS, libc::ENOSPC)
+                }
                 () => {
                     let program = record.command[0].as_str();
                     if call.flags == 0 && !matches!(program, "refuse" | "ignore") {

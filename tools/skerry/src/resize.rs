@@ -47,7 +47,8 @@ pub struct Change {
     took_us: u64,
 }
 
-/// Gives a running instance more CPUs or memory, and waits until it has adopted them.
+/// Gives a running instance more CPUs or memory, or has it give CPUs back, and waits until it has
+/// adopted that, and the CPUs that it gave back are free.
 ///
 /// # Errors
 /// Why it has what it had before; or, of one that does not answer in time, that nothing is known
@@ -93,7 +94,7 @@ pub fn resize(device: &dyn Device, status: &Status, options: Options) -> Result<
 }
 
 /// A number of CPUs in words.
-fn cpus_text(count: u32) -> String {
+pub(crate) fn cpus_text(count: u32) -> String {
     format!("{count} CPU{}", if count == 1 { "" } else { "s" })
 }
 
@@ -104,12 +105,6 @@ fn refused(status: &Status, call: &Resize, options: Options, error: &io::Error) 
     let asked = size::format(options.memory.unwrap_or(call.mem));
     let has = size::format(call.mem);
     Failure::new(match call.reason {
-        dev::REASON_SHRINK if cpus < call.cpus => format!(
-            "{name} has {}, and a running instance cannot give any back yet (asked for {cpus}): \
-             give --cpus {} or more",
-            cpus_text(call.cpus),
-            call.cpus
-        ),
         dev::REASON_LIMIT if cpus > call.most_cpus => format!(
             "{name} may have {} at most, all but the supervisor's (asked for {cpus})",
             cpus_text(call.most_cpus)
@@ -174,7 +169,8 @@ fn settle(device: &dyn Device, status: &Status, epoch: u64, limit: Option<Durati
         ))),
         (Ok(()), _) => Err(Failure::new(format!("{name} has ended meanwhile"))),
         (Err(error), _) if error.kind() == ErrorKind::TimedOut => Err(Failure::new(format!(
-            "{name} has not answered yet: what it was given is its own, and it uses it when it answers"
+            "{name} has not answered yet: it keeps what it has and what it was given, and does as it \
+             was told when it answers"
         ))),
         (Err(error), _) => Err(Failure::new(format!(
             "cannot wait for {name}: {}",
@@ -234,17 +230,37 @@ mod tests {
         );
         let say = |cpus| resize(&mock, &status, to_cpus(cpus)).unwrap_err().message;
         assert_eq!(
-            say(1),
-            "sleep has 3 CPUs, and a running instance cannot give any back yet (asked for 1): give \
-             --cpus 3 or more"
-        );
-        assert_eq!(
             say(9),
             "sleep may have 4 CPUs at most, all but the supervisor's (asked for 9)"
         );
         let other = running(&mock, "other");
         let say = |cpus| resize(&mock, &other, to_cpus(cpus)).unwrap_err().message;
         assert!(say(3).contains("could have 0 more"), "{}", say(3));
+    }
+
+    #[test]
+    fn cpus_shrink_also_while_memory_grows() {
+        let mock = Mock::new(5, 1 << 30);
+        let status = running(&mock, "sleep");
+        resize(&mock, &status, to_cpus(4)).unwrap();
+        let change = resize(&mock, &status, to_cpus(2)).unwrap();
+        assert_eq!((change.cpus_before, change.cpus), (4, 2));
+        let both = Options {
+            cpus: Some(1),
+            ..to(96 << 20)
+        };
+        let change = resize(&mock, &status, both).unwrap();
+        assert_eq!(
+            (change.cpus_before, change.cpus, change.memory),
+            (2, 1, 96 << 20)
+        );
+        let less = Options {
+            cpus: Some(2),
+            ..to(64 << 20)
+        };
+        let failure = resize(&mock, &status, less).unwrap_err();
+        assert!(failure.message.contains("cannot give memory back"));
+        assert_eq!(find(&mock, "sleep").unwrap().cpus, 1);
     }
 
     #[test]

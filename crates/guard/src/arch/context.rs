@@ -103,12 +103,29 @@ impl Context {
                 .context
                 .compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed);
         assert!(adopted.is_ok(), "boot context adopted twice");
+        cpu::area().boot_context.store(id, Ordering::Relaxed);
         Self {
             id,
             running: AtomicBool::new(true),
             rsp: UnsafeCell::new(0),
             stack: None,
         }
+    }
+
+    /// Adopts what runs on this CPU as the same context as the last time that it came up, for a CPU
+    /// that left and is back. It left while that context ran, which nobody has continued since.
+    ///
+    /// # Panics
+    /// If it is not the one, or this CPU's running context was adopted before.
+    pub fn adopt_again(&self) {
+        let area = cpu::area();
+        let is_own = area.boot_context.load(Ordering::Relaxed) == self.id;
+        let running = &area.context;
+        assert!(
+            is_own && running.load(Ordering::Relaxed) == 0,
+            "not the context that this CPU left in"
+        );
+        running.store(self.id, Ordering::Relaxed);
     }
 
     /// Whether a CPU is on this context's stack. Stays true until the CPU that switches away has

@@ -23,6 +23,7 @@ pub use super::cpuinfo::{CpuInfo, brand, topology};
 use super::features::{self, Features};
 use super::{msr, timer};
 use crate::entry::gdt::Gdt;
+pub use crate::leave::leave;
 use crate::mem::percpu::{self, CpuCache};
 use crate::{cpu_table, heartbeat, isolation, role, speculation};
 
@@ -120,6 +121,8 @@ pub(crate) struct CpuArea {
     pub(crate) irq_depth: AtomicU32,
     /// Identity of the running context; 0 before the first one is adopted.
     pub(super) context: AtomicU64,
+    /// Identity of the context that is the stack the CPU came up on; 0 before it is adopted.
+    pub(super) boot_context: AtomicU64,
     /// The `UserFpu` whose registers are loaded, by its address: compared only.
     pub(super) fpu_area: AtomicUsize,
     /// Deadline of the timer, in nanoseconds; `u64::MAX` if the timer is not armed.
@@ -201,6 +204,7 @@ impl CpuArea {
             pinned: AtomicU32::new(0),
             irq_depth: AtomicU32::new(0),
             context: AtomicU64::new(0),
+            boot_context: AtomicU64::new(0),
             fpu_area: AtomicUsize::new(0),
             memory: AtomicPtr::new(ptr::null_mut()),
             deadline: AtomicU64::new(0),
@@ -322,6 +326,11 @@ pub(super) fn mark_online(cpu: CpuId) {
     ONLINE[cpu.0 as usize].store(true, Ordering::Release);
 }
 
+/// With a full fence: `rcu` waits for the CPU no more, which has left all sections for good.
+pub(crate) fn mark_offline(cpu: CpuId) {
+    ONLINE[cpu.0 as usize].store(false, Ordering::SeqCst);
+}
+
 /// Whether the CPU entered this kernel and has an area.
 #[must_use]
 pub fn is_online(cpu: CpuId) -> bool {
@@ -380,10 +389,16 @@ pub fn limit() -> usize {
     role::descriptor().cpu_limit()
 }
 
-/// Number of CPUs of this instance, started or not. It may grow.
+/// Number of CPUs of this instance, started or not. It may grow, and shrink.
 #[must_use]
 pub fn count() -> usize {
     cpu_table::count()
+}
+
+/// The most CPUs that this instance has had so far. What those that have left counted stays.
+#[must_use]
+pub fn most() -> usize {
+    cpu_table::most()
 }
 
 /// Whether interrupts are on.
@@ -458,6 +473,20 @@ pub fn without_irqs<R>(f: impl FnOnce() -> R) -> R {
         irqs_on();
     }
     result
+}
+
+/// Whether the stack that this CPU came up on is in use, and nothing keeps the CPU where it is.
+/// Interrupts are off.
+pub(crate) fn is_on_boot_stack() -> bool {
+    let area = area();
+    let running = area.context.load(Ordering::Relaxed);
+    running != 0 && running == area.boot_context.load(Ordering::Relaxed) && pinned() == 0
+}
+
+/// Takes interrupts until the next one has come. They are off before and after.
+pub(crate) fn wait_for_interrupt() {
+    // SAFETY: as in `idle_halt`; the handlers are in place.
+    unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
 }
 
 /// Sleeps until the next interrupt if `should_sleep` says so. It is asked with interrupts off, and

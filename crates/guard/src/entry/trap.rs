@@ -31,7 +31,7 @@ use x86_spec::interrupt::{DOUBLE_FAULT, MACHINE_CHECK, NMI, PAGE_FAULT, page_fau
 use super::isolation;
 use crate::arch::features::{self, Features};
 use crate::arch::{self, cpu, msr, user, usercopy};
-use crate::{heartbeat, irq, machine_check, panic, park, role, speculation};
+use crate::{heartbeat, irq, leave, machine_check, panic, park, role, speculation};
 
 /// Registers of interrupted kernel code, as the stubs leave them on the stack.
 #[derive(Clone, Copy, Debug)]
@@ -338,7 +338,7 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
             let area = cpu::area();
             area.interrupts[usize::from(NMI)].fetch_add(1, Ordering::Relaxed);
             if let Some(window) = role::window() {
-                if window.halt_ordered() || arch::is_stopping() {
+                if window.halt_ordered() || arch::is_stopping() || leave::is_over() {
                     // SAFETY: this is the NMI handler; it runs with interrupts off.
                     unsafe { park::enter_with_nmis_blocked() };
                 }

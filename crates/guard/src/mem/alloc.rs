@@ -21,8 +21,10 @@ use lfmutex::Once;
 use slab::poison;
 
 use super::frame::Frame;
-use super::{TOTAL, direct, high_mark, percpu, reclaim};
+use super::percpu::CpuCache;
+use super::{TOTAL, direct, heap, high_mark, percpu, reclaim};
 use crate::BootToken;
+use crate::cpu::CpuId;
 use crate::irq::Hook;
 
 /// Order of a block of one granule.
@@ -259,13 +261,29 @@ fn refill_budget(budget: &AtomicU64) -> u64 {
 
 /// Gives the pages that were zeroed ahead back to the allocator; how many it were.
 pub(super) fn give_back_zeroed() -> u64 {
+    percpu::all().map(give_back_zeroed_of).sum()
+}
+
+/// The same for those of one CPU.
+fn give_back_zeroed_of(local: &CpuCache) -> u64 {
     let mut count = 0;
-    for name in percpu::all().flat_map(|local| local.zeroed.drain()) {
+    for name in local.zeroed.drain() {
         // SAFETY: `zero_page_ahead` took the block apart.
         drop(unsafe { Block::from_raw(Frame(name as u64 - 1), 0) });
         count += 1;
     }
     count
+}
+
+/// Gives what a CPU that has left keeps back to the allocator. Sleeps. A thread that was about to
+/// use the CPU's share when it was moved may still put something there: it is found by whoever is
+/// short of memory, and by the next call.
+pub(crate) fn empty_share(cpu: CpuId) {
+    if let Some(local) = percpu::of(cpu) {
+        heap::shrink_share(local);
+        give_back_zeroed_of(local);
+        allocator().end_reservation(cpu.0 as usize);
+    }
 }
 
 /// Pages zeroed ahead and not used yet.

@@ -31,10 +31,13 @@ pub(super) fn frames() -> u64 {
 
 /// Gives back what the CPUs keep for small objects. Sleeps.
 pub(super) fn shrink() {
-    for local in percpu::all() {
-        // SAFETY: the instance's magazines are used with `HEAP` only.
-        unsafe { HEAP.small.drain(&local.magazines) };
-    }
+    percpu::all().for_each(shrink_share);
+}
+
+/// The same for what one of them keeps.
+pub(super) fn shrink_share(local: &percpu::CpuCache) {
+    // SAFETY: the instance's magazines are used with `HEAP` only.
+    unsafe { HEAP.small.drain(&local.magazines) };
 }
 
 /// Bytes of free objects that the CPUs keep.

@@ -36,11 +36,11 @@ mod reclaim;
 mod refcount;
 pub(crate) mod shortage;
 
+pub(crate) use alloc::{empty_share, retire, retired_frames, shares_of, supervisors_reserve};
 pub use alloc::{
     has_pages, has_room, min_free_bytes, scrub_ahead, set_low_memory_handler, set_min_free_bytes,
     take_shortage, zero_page_ahead,
 };
-pub(crate) use alloc::{retire, retired_frames, shares_of, supervisors_reserve};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ::frames::{AtomicU64 as Word, Frames};

@@ -202,6 +202,19 @@ pub(crate) fn init_cpu() {
     cpu::flush_everything();
 }
 
+/// Goes back to the kernel's own tables on this CPU.
+pub(crate) fn leave_user_table() {
+    deactivate(None);
+}
+
+/// Counts a CPU out that runs on the kernel's own tables, and in them touches nothing that changes:
+/// no shootdown of the kernel half asks it any more when this returns. Those under way still may
+/// until then, whatever they concern, so the CPU takes their interrupts. May sleep.
+pub(crate) fn retire(cpu: CpuId) {
+    let _turn = SHOOTDOWN_LOCK.lock();
+    ONLINE.remove(cpu);
+}
+
 /// Drops what this CPU has cached of a range in the active table. Interrupts are off.
 fn flush_local(range: &Range<usize>) {
     if range.len() / PAGE_SIZE <= SINGLE_PAGES {

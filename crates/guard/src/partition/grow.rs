@@ -1,9 +1,11 @@
-//! CPUs and memory for an instance that runs (`docs/descriptor.md`): staged, committed by an epoch
-//! of its descriptor's dynamic part, and settled by its answer.
+//! Changes of the CPUs and the memory of an instance that runs (`docs/descriptor.md`): staged,
+//! committed by an epoch of its descriptor's dynamic part, and settled by its answer.
 //!
-//! From the commit on they are the instance's, adopted or not: they come back by a refusal, or with
-//! all the rest at the instance's end. A CPU stays in the park page until the instance has adopted
-//! it.
+//! From the commit on what is new is the instance's, adopted or not: it comes back by a refusal, or
+//! with all the rest at the instance's end. A CPU stays in the park page until the instance has
+//! adopted it. One that the instance is to give back is the instance's until it has answered and
+//! the CPU has proved that it is in the park page; whoever does not prove that stays the
+//! instance's, and the change pending.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -37,7 +39,7 @@ pub struct More {
     pub cpus: u32,
 }
 
-/// Reason why an instance gets no more CPUs or memory. Nothing was changed.
+/// Reason why what an instance has is not changed. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrowError {
     /// The instance does not run.
@@ -56,6 +58,8 @@ pub enum GrowError {
     },
     /// The instance was created for less.
     Limit,
+    /// The instance would have no CPU.
+    LastCpu,
     /// The memory would be in more pieces than can be described, or the supervisor itself is short
     /// of memory.
     Supervisor,
@@ -69,6 +73,7 @@ impl fmt::Display for GrowError {
             Self::Memory { free } => write!(f, "only {} MiB are free", free >> 20),
             Self::Cpus { free } => write!(f, "only {free} CPUs are free"),
             Self::Limit => f.write_str("it was created for less"),
+            Self::LastCpu => f.write_str("it would have no CPU"),
             Self::Supervisor => f.write_str("the supervisor is short of memory"),
         }
     }
@@ -87,6 +92,10 @@ pub(super) struct Pending {
     mark: Option<usize>,
     /// Number of CPUs before it.
     cpus: usize,
+    /// Number of these that the instance keeps.
+    keeps: usize,
+    /// The instance has adopted it, and CPUs are on their way into the park page.
+    adopted: bool,
     /// Time of the last ring.
     rung_ns: u64,
 }
@@ -157,11 +166,11 @@ impl Taker {
     }
 }
 
-/// Gives CPUs back that have not left the park page.
+/// Gives CPUs back that are in the park page.
 fn give_back(given: impl IntoIterator<Item = InstanceCpu>) {
     let mut all = cpus_now();
     for cpu in given {
-        debug_assert!(cpu.is_parked(), "it was never sent away");
+        debug_assert!(cpu.is_parked(), "nobody knows where it is");
         all[cpu.slot].owner = Owner::Free;
         all[cpu.slot].shares = false;
     }
@@ -195,15 +204,15 @@ impl Partition {
         self.staged.frame_limit() * PAGE_SIZE as u64
     }
 
-    /// Gives CPUs and memory to the instance, and rings: they are the instance's from now on.
-    /// Returns the number of the epoch that says so.
+    /// Gives CPUs and memory to the instance, which are its own from now on, has it give back its
+    /// last `fewer` CPUs, and rings. Returns the number of the epoch that says so.
     ///
     /// # Errors
-    /// Why not; all of it is free again.
+    /// Why not; all that was taken is free again.
     ///
     /// # Panics
-    /// If it was taken for another instance.
-    pub fn grow(&mut self, mut more: Staged) -> Result<u64, GrowError> {
+    /// If it was taken for another instance, or CPUs are to come and to go.
+    pub fn change(&mut self, mut more: Staged, fewer: u32) -> Result<u64, GrowError> {
         assert_eq!(more.id, self.id, "taken for another instance");
         if !self.started || self.halting {
             return Err(GrowError::Stopped);
@@ -213,6 +222,11 @@ impl Partition {
         }
         let bytes = more.memory.as_ref().map_or(0, Granules::bytes);
         let cpus = self.cpus.len();
+        assert!(fewer == 0 || more.cpus.is_empty(), "CPUs come and go");
+        let keeps = match cpus.checked_sub(fewer as usize) {
+            None | Some(0) => return Err(GrowError::LastCpu),
+            Some(keeps) => keeps,
+        };
         if bytes > self.memory_limit() - self.memory_bytes()
             || cpus + more.cpus.len() > self.staged.cpu_limit()
         {
@@ -244,11 +258,13 @@ impl Partition {
             }
         };
         self.cpus.append(&mut more.cpus);
-        let epoch = self.publish_table(self.cpus.len());
+        let epoch = self.publish_table(self.cpus.len() - fewer as usize);
         self.pending = Some(Pending {
             epoch,
             mark,
             cpus,
+            keeps,
+            adopted: false,
             rung_ns: timer::now_ns(),
         });
         self.ring();
@@ -286,11 +302,20 @@ impl Partition {
         unsafe { &*at.cast::<Answers>() }
     }
 
-    /// Looks whether the instance has answered the pending change, and ends it if so. Rings again
-    /// if not: a doorbell may have been lost. To be called when its doorbell rings, and from time
-    /// to time.
+    /// Whether CPUs are on their way back: [`Self::settle`] is to be called again in a moment.
+    #[must_use]
+    pub fn awaits_cpus(&self) -> bool {
+        self.pending.is_some_and(|pending| pending.adopted) && !self.halting
+    }
+
+    /// Looks whether the instance has answered the pending change, and all CPUs that it gives back
+    /// have come, and ends it if so. Rings again if there is no answer: a doorbell may have been
+    /// lost. To be called when its doorbell rings, and from time to time.
     pub fn settle(&mut self) -> Option<Settled> {
         let pending = self.pending.as_mut()?;
+        if pending.adopted {
+            return self.settle_adopted();
+        }
         let now = timer::now_ns();
         let Pending {
             epoch, mark, cpus, ..
@@ -309,16 +334,22 @@ impl Partition {
         };
         match verdict {
             Verdict::Taken => {
-                self.pending = None;
+                // Whoever answers is ready for its further CPUs, whether it says so or not: nobody is
+                // to ask for one later that has left.
+                self.start_further_cpus();
+                if let Some(pending) = &mut self.pending {
+                    pending.adopted = true;
+                }
                 let cr3 = self.root();
                 // Not at an end that has begun: then all CPUs are on their way into the park page.
                 if !self.halting {
-                    (cpus..self.cpus.len()).for_each(|number| self.publish(number, cr3));
+                    for number in cpus..self.cpus.len() {
+                        // What was left there by another CPU that had this number.
+                        self.window().heartbeats[number].reset();
+                        self.publish(number, cr3);
+                    }
                 }
-                Some(Settled {
-                    epoch,
-                    refused: None,
-                })
+                self.settle_adopted()
             }
             Verdict::Refused(refusal) => {
                 // Without memory for the list it stays pending, and is tried again.
@@ -344,5 +375,32 @@ impl Partition {
                 })
             }
         }
+    }
+
+    /// Ends a change that was adopted, if the CPUs that leave by it have come into the park page.
+    fn settle_adopted(&mut self) -> Option<Settled> {
+        let Pending {
+            epoch, cpus, keeps, ..
+        } = self.pending?;
+        // At an end all CPUs come back in another way.
+        if keeps < cpus {
+            if self.halting {
+                return None;
+            }
+            let now = timer::now_ns();
+            let missing = self.cpus[keeps..].iter_mut().filter_map(|cpu| {
+                let back = cpu.look(now);
+                (!back).then_some(())
+            });
+            if missing.count() > 0 {
+                return None;
+            }
+            give_back(self.cpus.drain(keeps..));
+        }
+        self.pending = None;
+        Some(Settled {
+            epoch,
+            refused: None,
+        })
     }
 }

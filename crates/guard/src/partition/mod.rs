@@ -589,13 +589,16 @@ impl Partition {
     /// Lets the instance's further CPUs in, once it says that it is ready for them. To be called
     /// when its doorbell rings.
     pub fn admit_further_cpus(&mut self) {
-        if self.started
-            && !self.halting
-            && self.window().status.wants_cpus.load(Ordering::Acquire) != 0
-            && !self.further_started.swap(true, Ordering::AcqRel)
-        {
+        if self.window().status.wants_cpus.load(Ordering::Acquire) != 0 {
+            self.start_further_cpus();
+        }
+    }
+
+    /// Sends the instance all CPUs that it was created with but the first, once, and not at its end.
+    /// Those that were added since come when it has adopted them.
+    fn start_further_cpus(&mut self) {
+        if self.started && !self.halting && !self.further_started.swap(true, Ordering::AcqRel) {
             let cr3 = self.root();
-            // Those that were added since come when the instance has adopted them.
             for number in 1..self.staged.cpus().len() {
                 self.publish(number, cr3);
             }

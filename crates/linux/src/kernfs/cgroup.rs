@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use core::fmt::Display;
 
 use fs::pseudo::{self, PseudoAttr, PseudoFs, StaticDir};
-use guard::{cpu, mem, timer};
+use guard::{cpu, mem};
 use task::{CpuId, stats};
 
 use crate::kernfs::sysfs::cpu_list;
@@ -138,9 +138,11 @@ fn memory_stat() -> String {
 }
 
 fn cpu_stat() -> String {
-    let now = timer::now_ns();
-    let busy = |n| now.saturating_sub(stats::cpu(CpuId(n)).idle_ns);
-    let usage: u64 = (0..cpu::count() as u32).map(busy).sum::<u64>() / 1000;
+    let busy = |n| {
+        let stats = stats::cpu(CpuId(n));
+        stats.up_ns.saturating_sub(stats.idle_ns)
+    };
+    let usage: u64 = (0..cpu::most() as u32).map(busy).sum::<u64>() / 1000;
     // Time in user mode and in the kernel is not told apart.
     format!(
         "usage_usec {usage}\nuser_usec {usage}\nsystem_usec 0\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n"

@@ -239,17 +239,24 @@ fn transparent_hugepage(dev: u64) -> Arc<dyn Inode> {
 /// All file systems of this kind, with their device numbers.
 static ROOTS: Mutex<Vec<(u64, Weak<StaticDir>)>> = Mutex::new(Vec::new());
 
-/// Adds the files of CPUs that have come since.
-pub fn add_cpus() {
+/// Adds the files of CPUs that have come since, and removes those of CPUs that have left.
+pub fn update_cpus() {
     for (dev, root) in ROOTS.lock().iter() {
         if let Some(root) = root.upgrade() {
             (0..cpu::count())
                 .filter(|index| !has_cpu(&root, *index))
                 .for_each(|index| add_cpu(&root, *dev, index));
+            for index in cpu::count()..cpu::most() {
+                let name = format!("cpu{index}");
+                root.subdir(CPUS).remove(&name);
+                root.subdir(NODE).remove(&name);
+            }
         }
     }
 }
 
+/// Directory of the CPUs.
+const CPUS: &str = "devices/system/cpu";
 /// Directory of the only memory node.
 const NODE: &str = "devices/system/node/node0";
 
@@ -259,23 +266,35 @@ fn has_cpu(root: &Arc<StaticDir>, index: usize) -> bool {
         .is_ok()
 }
 
-/// File with a set of CPUs that depends on which there are.
-fn cpu_set(dev: u64, text: impl Fn(&Topology) -> String + Send + Sync + 'static) -> Arc<dyn Inode> {
+/// File of a CPU with a set of CPUs that depends on which there are. Who still has it open when the
+/// CPU has left is told that.
+fn cpu_set(
+    dev: u64,
+    index: usize,
+    text: impl Fn(&Topology) -> String + Send + Sync + 'static,
+) -> Arc<dyn Inode> {
     pseudo::file(PseudoAttr::new(dev, 0o444), move || {
-        Ok(format!("{}\n", text(&task::topology())).into_bytes())
+        let topology = task::topology();
+        if index >= topology.places().len() {
+            return Err(Errno::ENODEV);
+        }
+        Ok(format!("{}\n", text(&topology)).into_bytes())
     })
 }
 
 /// Adds the files of one CPU: its place among the instance's, and its caches.
 fn add_cpu(root: &Arc<StaticDir>, dev: u64, index: usize) {
+    let topology = task::topology();
+    // It may have left meanwhile.
+    let Some(place) = topology.places().get(index) else {
+        return;
+    };
     let add = |path: &str, text: String| add_at_path(root, path, pseudo::constant(dev, text));
     let _ = root.subdir(&format!("{NODE}/cpu{index}"));
-    let cpu = format!("devices/system/cpu/cpu{index}");
+    let cpu = format!("{CPUS}/cpu{index}");
     if index > 0 {
         add(&format!("{cpu}/online"), "1\n".into());
     }
-    let topology = task::topology();
-    let place = topology.places()[index];
     for (name, id) in [
         ("core_id", place.core),
         ("physical_package_id", place.package),
@@ -298,9 +317,9 @@ fn add_cpu(root: &Arc<StaticDir>, dev: u64, index: usize) {
     for (names, set) in sets {
         for name in names {
             let path = format!("{cpu}/topology/{name}");
-            let mask = cpu_set(dev, move |topology| cpu_mask(set(topology, index)));
+            let mask = cpu_set(dev, index, move |topology| cpu_mask(set(topology, index)));
             add_at_path(root, &path, mask);
-            let list = cpu_set(dev, move |topology| cpu_list(set(topology, index)));
+            let list = cpu_set(dev, index, move |topology| cpu_list(set(topology, index)));
             add_at_path(root, &format!("{path}_list"), list);
         }
     }
@@ -336,9 +355,9 @@ fn add_cpu(root: &Arc<StaticDir>, dev: u64, index: usize) {
         ] {
             add(&format!("{dir}/{name}"), format!("{text}\n"));
         }
-        let map = cpu_set(dev, move |all| cpu_mask(all.sharing(index, most)));
+        let map = cpu_set(dev, index, move |all| cpu_mask(all.sharing(index, most)));
         add_at_path(root, &format!("{dir}/shared_cpu_map"), map);
-        let list = cpu_set(dev, move |all| cpu_list(all.sharing(index, most)));
+        let list = cpu_set(dev, index, move |all| cpu_list(all.sharing(index, most)));
         add_at_path(root, &format!("{dir}/shared_cpu_list"), list);
     }
 }

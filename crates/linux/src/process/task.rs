@@ -186,8 +186,8 @@ pub struct Task {
     pub(crate) in_execve: AtomicBool,
     /// Whether it may have made segments of shared memory in its namespace.
     pub(crate) has_made_segments: AtomicBool,
-    /// CPUs it may run on, as words of 64; empty for all.
-    pub(crate) cpus_allowed: Mutex<Vec<u64>>,
+    /// CPUs it may run on, as words of 64; empty for all. [`Self::cpus_allowed`] reads it.
+    cpus_allowed: Mutex<Vec<u64>>,
     /// Scheduling parameters as `sched_setattr(2)` set them.
     pub(crate) sched_params: Mutex<SchedParams>,
     /// Policy of a thread that waits for a lock this one holds, if that policy goes first.
@@ -357,6 +357,16 @@ impl Task {
         if self.sched_params() != SchedParams::default() {
             // Nothing is changed, so nothing fails; the thread gets it.
             let _ = self.set_sched_params(|_| Ok(()));
+        }
+    }
+
+    /// CPUs that the thread may run on, as words of 64; empty for all, as also after those that it
+    /// was bound to have left.
+    pub(crate) fn cpus_allowed(&self) -> Vec<u64> {
+        let allowed = self.cpus_allowed.lock();
+        match self.started_thread() {
+            Some(thread) if thread.is_unbound() => Vec::new(),
+            _ => allowed.clone(),
         }
     }
 

@@ -103,7 +103,7 @@ fn copy_task(task: &Task, request: &KernelCloneArgs) -> Result<NewTask, Errno> {
         name: task.name(),
         blocked,
         stack: if keeps_stack { stack } else { AltStack::none() },
-        cpus_allowed: task.cpus_allowed.lock().clone(),
+        cpus_allowed: task.cpus_allowed(),
         sched_params: task.sched_params().inherited(),
         seccomp: task.seccomp.lock().clone(),
         memory_policy: *task.memory_policy.lock(),
@@ -321,10 +321,7 @@ pub(crate) fn wake_up_new_task(
     };
     // From the first, so that it goes on nowhere else and waits for whom its maker waits: what is
     // changed meanwhile it gets when it is known.
-    let (policy, cpus) = (
-        child.sched_params().class(),
-        child.cpus_allowed.lock().clone(),
-    );
+    let (policy, cpus) = (child.sched_params().class(), child.cpus_allowed());
     let thread = ::task::spawn_scheduled(&name, policy, &cpus, body).map_err(|_| Errno::EAGAIN)?;
     child.attach_thread(thread);
     Ok(())

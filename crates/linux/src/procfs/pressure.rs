@@ -29,20 +29,31 @@ enum Resource {
 static CPU: Mutex<Pressure> = Mutex::new(Pressure::new());
 static IO: Mutex<Pressure> = Mutex::new(Pressure::new());
 
+/// Time in which threads waited for a CPU: the mean over those that there are, which may have been
+/// more or fewer before.
+fn stalled_ns() -> u64 {
+    /// The sum over all CPUs at the last look, and the mean.
+    static LAST: Mutex<(u64, u64)> = Mutex::new((0, 0));
+    let mut last = LAST.lock();
+    let all = guard::cpu::most() as u32;
+    let sum = (0..all)
+        .map(|n| task::stats::cpu(CpuId(n)).stalled_ns)
+        .sum::<u64>();
+    last.1 += sum.saturating_sub(last.0) / task::cpu_count() as u64;
+    last.0 = last.0.max(sum);
+    last.1
+}
+
 impl Resource {
     /// Runs `look` on the pressure of the resource at the present time.
     fn with_pressure<R>(self, look: impl FnOnce(&mut Pressure, u64) -> R) -> R {
         match self {
             Self::Memory => guard::mem::pressure(look),
             Self::Cpu => {
-                let cpus = task::cpu_count() as u32;
-                let stalled: u64 = (0..cpus)
-                    .map(|n| task::stats::cpu(CpuId(n)).stalled_ns)
-                    .sum();
+                let stalled = stalled_ns();
                 let mut pressure = CPU.lock();
-                // The mean over the CPUs. A processor without a runnable thread stalls nobody, so
-                // there is no `full`.
-                pressure.set_totals(stalled / u64::from(cpus), 0);
+                // A processor without a runnable thread stalls nobody, so there is no `full`.
+                pressure.set_totals(stalled, 0);
                 look(&mut pressure, task::now_ns())
             }
             Self::Io => look(&mut IO.lock(), task::now_ns()),

@@ -154,9 +154,7 @@ impl Process {
             (signals.pending.set(), signals.blocked)
         });
         let (ignored, caught) = self.sighand().sets();
-        let allowed_cpus = shown
-            .map(|t| t.cpus_allowed.lock().clone())
-            .filter(|c| !c.is_empty());
+        let allowed_cpus = shown.map(|t| t.cpus_allowed()).filter(|c| !c.is_empty());
         Snapshot {
             pid: self.pid(),
             relations: process_table::relations(self.pid()),

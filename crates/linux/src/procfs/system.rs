@@ -227,13 +227,13 @@ struct CpuTicks {
     idle: u64,
 }
 
-/// Time of each CPU, in ticks: programs in user mode, the rest of what it did, idle.
+/// Time of each CPU that there was, in ticks: programs in user mode, the rest of what it did, idle.
 fn cpu_ticks() -> Vec<CpuTicks> {
     /// Ticks that were reported last: no part ever becomes less.
     static LAST_REPORTED: Mutex<Vec<CpuTicks>> = Mutex::new(Vec::new());
     let user_ns = accounting::total_user_ns();
     let mut told = LAST_REPORTED.lock();
-    told.resize(cpu::count(), CpuTicks::default());
+    told.resize(cpu::most(), CpuTicks::default());
     let times: Vec<(u64, u64)> = (0..told.len())
         .map(|n| {
             let stats = stats::cpu(CpuId(n as u32));
@@ -262,17 +262,17 @@ fn stat() -> String {
         sum(|cpu| cpu.busy.system),
         sum(|cpu| cpu.idle)
     );
-    for (index, CpuTicks { busy, idle }) in cpus.iter().enumerate() {
+    for (index, CpuTicks { busy, idle }) in cpus.iter().enumerate().take(cpu::count()) {
         let _ = writeln!(
             text,
             "cpu{index} {} 0 {} {idle} 0 0 0 0 0 0",
             busy.user, busy.system
         );
     }
-    let switches: u64 = (0..cpu::count())
+    let switches: u64 = (0..cpu::most())
         .map(|n| stats::cpu(CpuId(n as u32)).switches)
         .sum();
-    let interrupts: u64 = (0..cpu::count() as u32)
+    let interrupts: u64 = (0..cpu::most() as u32)
         .flat_map(|n| (0..=u8::MAX).map(move |vector| irq::count(CpuId(n), vector)))
         .sum();
     let boot = (timer::wall_ns().saturating_sub(timer::now_ns())) / 1_000_000_000;
@@ -297,7 +297,7 @@ fn loadavg() -> String {
 
 fn uptime() -> String {
     let now = timer::now_ns();
-    let idle: u64 = (0..cpu::count())
+    let idle: u64 = (0..cpu::most())
         .map(|n| stats::cpu(CpuId(n as u32)).idle_ns)
         .sum();
     let seconds = |ns: u64| format!("{}.{:02}", ns / 1_000_000_000, ns / NS_PER_TICK % 100);

@@ -97,7 +97,7 @@ pub fn sys_sched_getaffinity(
     if size < len || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
-    let own = with_target(task, tid, |t| t.cpus_allowed.lock().clone())?;
+    let own = with_target(task, tid, Task::cpus_allowed)?;
     let shown: Vec<u64> = if own.is_empty() {
         all
     } else {

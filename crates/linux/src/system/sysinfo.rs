@@ -147,8 +147,8 @@ fn load_fixed_point() -> [u64; 3] {
     static LOAD: Mutex<Load> = Mutex::new(Load::new());
     let now = now_ns();
     let (mut work, mut waiting, mut crowded) = (Work::default(), 0, 0);
-    for stats in (0..::task::cpu_count() as u32).map(|n| ::task::stats::cpu(CpuId(n))) {
-        work.busy_ns += now.saturating_sub(stats.idle_ns);
+    for stats in (0..guard::cpu::most() as u32).map(|n| ::task::stats::cpu(CpuId(n))) {
+        work.busy_ns += stats.up_ns.saturating_sub(stats.idle_ns);
         work.stalled_ns += stats.stalled_ns;
         let queued = u64::from(stats.runnable.saturating_sub(1));
         waiting += queued;

@@ -114,6 +114,10 @@ impl Thread {
     pub fn set_affinity(&self, mask: &[u64]) -> bool {
         mask.first().is_some_and(|word| word & 1 != 0)
     }
+    /// Never: the only CPU stays.
+    pub fn is_unbound(&self) -> bool {
+        false
+    }
     /// Keeps the policy, which changes nothing on the host.
     pub fn set_policy(&self, policy: Policy) {
         *self.user.policy.lock().expect("not poisoned") = policy;

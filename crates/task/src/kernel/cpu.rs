@@ -109,6 +109,10 @@ pub(super) struct Shared {
     pub(super) started: AtomicBool,
     /// Time at which it started, if it did.
     pub(super) started_ns: AtomicU64,
+    /// Time that it was there before, if it has left since.
+    pub(super) earlier_ns: AtomicU64,
+    /// Flag: no thread is sent here any more, and the CPU leaves as soon as it has none.
+    pub(super) closed: AtomicBool,
     /// Number of the next CPU of the same core, going round: itself if the core has no other.
     pub(super) sibling: AtomicU32,
     /// Slot of its idle thread, made before the CPU starts.
@@ -187,6 +191,8 @@ static SHARED: CpuLocal<Shared> = CpuLocal::new(|cpu| Shared {
     work_requester: AtomicU32::new(ring::NIL),
     started: AtomicBool::new(false),
     started_ns: AtomicU64::new(0),
+    earlier_ns: AtomicU64::new(0),
+    closed: AtomicBool::new(false),
     sibling: AtomicU32::new(cpu.0),
     idle_slot: AtomicU32::new(ring::NIL),
     load: AtomicU32::new(0),
@@ -195,9 +201,11 @@ static SHARED: CpuLocal<Shared> = CpuLocal::new(|cpu| Shared {
     counters: Counters::default(),
 });
 
-/// Notes which CPUs are siblings.
+/// Notes which CPUs are siblings. The ring of a core's CPUs is closed at any moment, for who goes
+/// round it meanwhile: a new one, whose number is higher, is tied to the others first, and one that
+/// has left stays tied to them.
 pub(super) fn note_siblings(topology: &Topology) {
-    for own in 0..topology.places().len() {
+    for own in (0..topology.places().len()).rev() {
         let mut core = topology.core(own);
         let next = core
             .clone()
@@ -212,6 +220,33 @@ pub(super) fn note_siblings(topology: &Topology) {
 #[inline]
 pub(super) fn shared(cpu: CpuId) -> &'static Shared {
     SHARED.of(cpu)
+}
+
+/// CPUs on which threads may be put, started or not: all but those that leave. Who looks does so
+/// with interrupts off until the thread is where it goes, so that a grace period after a change
+/// nobody acts by what was before.
+static ACTIVE: [AtomicU64; CPU_WORDS] = [const { AtomicU64::new(0) }; CPU_WORDS];
+
+/// A word of the CPUs on which threads may be put.
+#[inline]
+pub(super) fn active(word: usize) -> u64 {
+    ACTIVE[word].load(Ordering::Relaxed)
+}
+
+/// Whether threads may be put on a CPU.
+#[inline]
+pub(super) fn is_active(cpu: CpuId) -> bool {
+    active(cpu.0 as usize / 64) >> (cpu.0 % 64) & 1 != 0
+}
+
+/// Lets threads go to a CPU, or keeps them from it.
+pub(super) fn set_active(cpu: CpuId, on: bool) {
+    let (word, bit) = (&ACTIVE[cpu.0 as usize / 64], 1 << (cpu.0 % 64));
+    if on {
+        word.fetch_or(bit, Ordering::SeqCst);
+    } else {
+        word.fetch_and(!bit, Ordering::SeqCst);
+    }
 }
 
 /// CPUs without a thread.
@@ -256,14 +291,58 @@ pub(super) fn prepare(cpu: CpuId) -> bool {
     true
 }
 
-/// Makes what runs on this CPU, on the stack it came up on, its idle thread.
+/// Makes what runs on this CPU, on the stack it came up on, its idle thread; the same as before if
+/// the CPU was here before.
 pub(super) fn init_idle() {
     let slot = slot::by_number(shared(cpu::current()).idle_slot.load(Ordering::Acquire));
     // First of all: who takes a lock is asked who it is.
-    CPUS.with(|c| {
+    let is_back = CPUS.with(|c| {
         c.current.set(Some(slot));
-        c.idle.set(Some(slot));
         c.running_since.set(now_ns());
+        c.idle.replace(Some(slot)).is_some()
     });
-    slot.set_context(Context::boot());
+    if is_back {
+        slot.context().adopt_again();
+    } else {
+        slot.set_context(Context::boot());
+    }
+}
+
+impl Cpu {
+    /// Whether no thread is here but the idle one, which runs, and none is about to come.
+    pub(super) fn is_empty(&self) -> bool {
+        core::ptr::eq(self.current(), self.idle())
+            && self.shared.wake_queues.is_empty()
+            && !self.shared.recheck.load(Ordering::SeqCst)
+            && !self.reschedule.get()
+            && self.queue.borrow().waiting() == 0
+            && self.overflow.borrow().is_empty()
+            && self.deferred.get().is_none()
+            && self.evicted.get().is_none()
+    }
+
+    /// The CPU, which has no thread any more, leaves: nothing of it is to be seen but its counters.
+    pub(super) fn close(&self) {
+        let (number, now) = (self.id.0 as usize, now_ns());
+        let shared = self.shared;
+        IDLE.remove(number);
+        LOADED.remove(number);
+        self.loaded.set(false);
+        self.timer_deadline.set(u64::MAX);
+        shared
+            .counters
+            .idle_ns
+            .add(now.saturating_sub(self.running_since.get()));
+        self.running_since.set(now);
+        shared.note_stall(false, now);
+        shared.load.store(0, Ordering::Relaxed);
+        shared.work_requester.store(ring::NIL, Ordering::Relaxed);
+        shared
+            .wake_state
+            .0
+            .store(super::wake::SEND_IPI, Ordering::Relaxed);
+        shared.started.store(false, Ordering::Relaxed);
+        let here = now.saturating_sub(shared.started_ns.swap(0, Ordering::Relaxed));
+        shared.earlier_ns.fetch_add(here, Ordering::Relaxed);
+    }
 }

@@ -6,9 +6,9 @@ use core::sync::atomic::Ordering;
 use guard::cpu::{self, CpuId};
 use guard::timer::now_ns;
 
-use super::cpu::{CPUS, LOADED, Shared, init_idle, shared};
+use super::cpu::{CPUS, Cpu, LOADED, Shared, init_idle, is_active, shared};
 use super::switch::{SwitchReason, reschedule};
-use super::wake;
+use super::{slot, wake};
 
 /// Time that an idle CPU polls before it sleeps, in nanoseconds: about as much as it takes to send
 /// an interrupt and to be woken by it. In a guest both are the hypervisor's work, and the halted
@@ -29,12 +29,12 @@ pub(super) fn poll_ns() -> u64 {
 /// further one when it is started.
 pub fn run_cpu() -> ! {
     let me = cpu::current();
-    if CPUS.with(|c| c.current.get().is_none()) {
-        init_idle();
-    } else {
-        // The first one, which was adopted when threads were set up. Until now there was one flow
-        // of control, with interrupts off: whatever it wanted was free.
+    if me == CpuId(0) {
+        // It was adopted when threads were set up. Until now there was one flow of control, with
+        // interrupts off: whatever it wanted was free.
         lfmutex::set_scheduler(&super::SCHEDULER);
+    } else {
+        init_idle();
     }
     let shared = shared(me);
     shared.started_ns.store(now_ns(), Ordering::Relaxed);
@@ -42,6 +42,9 @@ pub fn run_cpu() -> ! {
     let watches = sleeps_by_mwait();
     loop {
         cpu::without_irqs(|| reschedule(SwitchReason::Preempt));
+        if shared.closed.load(Ordering::SeqCst) {
+            leave_if_empty();
+        }
         request_work(me);
         // Pages are zeroed ahead until somebody is woken.
         while has_no_work(shared) && guard::mem::zero_page_ahead() {}
@@ -86,11 +89,30 @@ fn sleeps_by_mwait() -> bool {
 fn has_no_work(shared: &Shared) -> bool {
     shared.wake_queues.is_empty()
         && !shared.recheck.load(Ordering::SeqCst)
+        && !shared.closed.load(Ordering::SeqCst)
         && CPUS.with(|c| !c.reschedule.get())
+}
+
+/// Leaves the instance if there is no thread here any more. None will come: the CPU is closed.
+fn leave_if_empty() {
+    cpu::without_irqs(|| {
+        if !CPUS.with(Cpu::is_empty) {
+            return;
+        }
+        // Who sleeps with a deadline looks again, and goes on to sleep elsewhere.
+        while let Some((_, number)) = CPUS.with(|c| c.sleepers.borrow_mut().pop()) {
+            wake::unpark(slot::by_number(number));
+        }
+        CPUS.with(Cpu::close);
+        cpu::leave()
+    });
 }
 
 /// Asks a CPU that has threads waiting for one of them.
 fn request_work(me: CpuId) {
+    if !is_active(me) {
+        return;
+    }
     if let Some(victim) = LOADED.find(me.0 as usize + 1, |_| u64::MAX) {
         let victim = CpuId(victim as u32);
         if shared(victim)

@@ -80,6 +80,34 @@ pub fn prepare_cpu(cpu: CpuId) -> bool {
 pub fn cpus_added() {
     TOPOLOGY.lock().take();
     cpu::note_siblings(&topology());
+    for cpu in (0..cpu_count() as u32).map(CpuId) {
+        cpu::shared(cpu).closed.store(false, Ordering::Relaxed);
+        cpu::set_active(cpu, true);
+    }
+}
+
+/// Takes all threads off a CPU, which leaves the instance as soon as it has none: those that may
+/// run nowhere else may run anywhere then. Sleeps, and returns when none is sent there any more.
+pub fn drain_cpu(cpu: CpuId) {
+    let look = || {
+        cpu::shared(cpu).recheck.store(true, Ordering::SeqCst);
+        guard::cpu::without_irqs(|| wake::send_reschedule(cpu));
+    };
+    cpu::set_active(cpu, false);
+    cpu::IDLE.remove(cpu.0 as usize);
+    look();
+    // Who has chosen it before puts its thread there meanwhile. A thread whose stack is in use
+    // there is queued there afterwards, too; then the CPU is not idle yet.
+    guard::rcu::drain();
+    cpu::shared(cpu).closed.store(true, Ordering::SeqCst);
+    look();
+}
+
+/// Takes in that there are fewer CPUs, some time after [`drain_cpu`]: nobody looks for siblings of
+/// the one that has gone any more.
+pub fn cpus_removed() {
+    TOPOLOGY.lock().take();
+    cpu::note_siblings(&topology());
 }
 
 /// Sets threads up, on the first CPU, before any is spawned. Threads run once [`run_cpu`] is
@@ -88,6 +116,7 @@ pub fn init(boot: &BootToken) {
     perturb::init();
     for cpu in (0..cpu_count() as u32).map(CpuId) {
         assert!(prepare_cpu(cpu), "the first slots of all");
+        cpu::set_active(cpu, true);
     }
     cpu::init_idle();
     cpu::note_siblings(&guard::cpu::topology());

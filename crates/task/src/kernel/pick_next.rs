@@ -10,7 +10,7 @@ use fair::{Group, HYSTERESIS_NS, Policy, RunQueue};
 use guard::cpu::CpuId;
 use guard::timer::{self, now_ns};
 
-use super::cpu::{Cpu, IDLE, LOADED, is_started, shared};
+use super::cpu::{Cpu, IDLE, LOADED, is_active, is_started, shared};
 use super::idle;
 use super::perturb;
 use super::rt_bandwidth;
@@ -141,7 +141,7 @@ impl Cpu {
         if queue.waiting() != 0 || self.loaded.get() {
             self.push_to_idle(queue, me, now);
         }
-        if picked.is_none() {
+        if picked.is_none() && is_active(me) {
             IDLE.insert(me.0 as usize);
         }
         shared.note_stall(queue.waiting() != 0, now);
@@ -304,6 +304,7 @@ impl Cpu {
                 wake::least_loaded(slot::by_number(number)),
             );
         }
+        self.move_misplaced_overflow();
         loop {
             let is_changed = |number: &u32| {
                 slot::by_number(*number)
@@ -323,6 +324,22 @@ impl Cpu {
             }
             let Some(number) = changed else { return };
             queue.set_params(number, slot::by_number(number).params(), now);
+        }
+    }
+
+    /// Sends the threads on that there was no room for, and that may not stay on this CPU: O(n).
+    fn move_misplaced_overflow(&self) {
+        let mut overflow = self.overflow.borrow_mut();
+        for _ in 0..overflow.len() {
+            let Some(number) = overflow.pop(slot::next_link) else {
+                return;
+            };
+            let slot = slot::by_number(number);
+            if slot.may_run_on(self.id) || slot.on_cpu() {
+                overflow.push_back(number, slot::next_link);
+            } else {
+                wake::send(slot, wake::least_loaded(slot));
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use guard::cpu::{CpuId, MAX_CPUS};
 use lfmutex::{Mutex, Once};
 use ring::NIL;
 
+use super::cpu::active;
 use super::thread::Thread;
 use super::trace_events::Label;
 
@@ -59,6 +60,11 @@ pub(super) struct Slot {
     pub(super) blocked_on_lock: AtomicBool,
     history: [AtomicU64; History::WORDS],
     allowed: [AtomicU64; CPU_WORDS],
+    /// Number of times that `allowed` was set.
+    allowed_changes: AtomicU32,
+    /// The value of `allowed_changes` for which the thread runs anywhere, because no CPU was left
+    /// of those that it may run on.
+    unbound: AtomicU32,
     pub(super) label: Label,
     context: Once<Context>,
     /// Id of the thread that lives here. Locked while somebody changes where and how that runs, so
@@ -117,6 +123,8 @@ impl Slot {
             blocked_on_lock: AtomicBool::new(false),
             history: History::default().to_words().map(AtomicU64::new),
             allowed: [const { AtomicU64::new(u64::MAX) }; CPU_WORDS],
+            allowed_changes: AtomicU32::new(0),
+            unbound: AtomicU32::new(u32::MAX),
             label: Label::default(),
             context: Once::new(),
             thread_id: Mutex::new(0),
@@ -249,21 +257,41 @@ impl Slot {
         self.migrated.store(false, Ordering::Relaxed);
     }
 
-    /// A word of the CPUs it may run on.
+    /// A word of the CPUs it may run on, of those that there are and stay.
     #[inline]
     pub(super) fn allowed(&self, word: usize) -> u64 {
-        self.allowed[word].load(Ordering::Relaxed)
+        let allowed = self.allowed[word].load(Ordering::Relaxed);
+        let allowed = if self.is_unbound() { u64::MAX } else { allowed };
+        allowed & active(word)
     }
 
+    /// Sets the CPUs that it may run on. `thread_id` is locked.
     pub(super) fn set_allowed(&self, word: impl Fn(usize) -> u64) {
         for (i, to) in self.allowed.iter().enumerate() {
             to.store(word(i), Ordering::Relaxed);
         }
+        // Afterwards: who finds no CPU in the old words does not undo the new ones.
+        self.allowed_changes.fetch_add(1, Ordering::Release);
     }
 
     #[inline]
     pub(super) fn may_run_on(&self, cpu: CpuId) -> bool {
         self.allowed(cpu.0 as usize / 64) >> (cpu.0 % 64) & 1 != 0
+    }
+
+    /// Lets the thread run anywhere, until somebody sets its CPUs again, if none is left of those
+    /// that it may run on.
+    pub(super) fn unbind(&self) {
+        let changes = self.allowed_changes.load(Ordering::Acquire);
+        if (0..CPU_WORDS).all(|word| self.allowed(word) == 0) {
+            self.unbound.store(changes, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the thread runs anywhere because no CPU was left of those that it may run on.
+    #[inline]
+    pub(super) fn is_unbound(&self) -> bool {
+        self.unbound.load(Ordering::Relaxed) == self.allowed_changes.load(Ordering::Relaxed)
     }
 }
 

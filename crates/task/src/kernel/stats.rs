@@ -22,12 +22,12 @@ pub fn cpu(cpu: CpuId) -> CpuStats {
         0 => 0,
         since => now_ns().saturating_sub(since),
     };
-    let up_ns = match s.started_ns.load(Ordering::Relaxed) {
+    let up_now = match s.started_ns.load(Ordering::Relaxed) {
         0 => 0,
         since => now_ns().saturating_sub(since),
     };
     CpuStats {
-        up_ns,
+        up_ns: s.earlier_ns.load(Ordering::Relaxed) + up_now,
         switches: s.counters.switches.get(),
         wakes: s.counters.wakes.get(),
         remote_wakes: s.counters.remote_wakes.get(),

@@ -17,7 +17,7 @@ use guard::stack::KernelStack;
 use guard::timer;
 use lfmutex::{Mutex, Once};
 
-use super::cpu::{CPUS, RunContext};
+use super::cpu::{CPUS, RunContext, active};
 use super::slot::{self, Job, Slot};
 use super::{now_ns, switch, trace_events, wake};
 use crate::cpu_time::CpuTime;
@@ -401,11 +401,18 @@ impl Thread {
     /// moved at once, the caller before this returns.
     pub fn set_affinity(&self, mask: &[u64]) -> bool {
         let word = |i: usize| mask.get(i).copied().unwrap_or(0);
-        if !(0..super::cpu_count()).any(|cpu| word(cpu / 64) >> (cpu % 64) & 1 != 0) {
+        if (0..slot::CPU_WORDS).all(|i| word(i) & active(i) == 0) {
             return false;
         }
         self.update_slot(|slot| slot.set_allowed(word));
         true
+    }
+
+    /// Whether all CPUs have left that [`Self::set_affinity`] named last, when the thread was to
+    /// run: since then it may run on any, also when those are back.
+    #[must_use]
+    pub fn is_unbound(&self) -> bool {
+        self.slot.is_unbound()
     }
 
     /// Sets how it is scheduled from now on, wherever it is.

@@ -191,13 +191,23 @@ fn is_core_idle(idle: CpuId) -> bool {
     successors(next(&idle), next).all(|cpu| IDLE.contains(cpu.0 as usize))
 }
 
-/// The allowed CPU with the fewest threads.
+/// The allowed CPU with the fewest threads, or one that has not come yet if no other is allowed. A
+/// thread all of whose CPUs have left may run on any from now on, as under Linux. Interrupts are
+/// off, or the thread has never run.
 pub(super) fn least_loaded(slot: &Slot) -> CpuId {
-    (0..super::cpu_count() as u32)
-        .map(CpuId)
-        .filter(|&cpu| slot.may_run_on(cpu) && is_started(cpu))
-        .min_by_key(|&cpu| shared(cpu).load.load(Ordering::Relaxed))
-        .unwrap_or(CpuId(0))
+    let find = || {
+        (0..super::cpu_count() as u32)
+            .map(CpuId)
+            .filter(|&cpu| slot.may_run_on(cpu))
+            .min_by_key(|&cpu| (!is_started(cpu), shared(cpu).load.load(Ordering::Relaxed)))
+    };
+    let found = find().or_else(|| {
+        slot.unbind();
+        find()
+    });
+    // Every CPU has left that the thread may run on by now, which somebody has just changed: that
+    // it may not run on this one is found when it comes to the CPU's queue, and it is sent on.
+    found.unwrap_or(CpuId(0))
 }
 
 /// Puts a runnable thread, whose stack nobody uses, into a wake queue of another CPU (or of this

@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 
 /// The steps, for a machine of four CPUs.
 pub fn steps() -> Result<Vec<Step>> {
-    let judges: [(&str, Judge); 5] = [
+    let judges: [(&str, Judge); 8] = [
         (
             "memory grows in a hundred steps under a load, is used to the last word, and comes back",
             grown,
@@ -27,6 +27,18 @@ pub fn steps() -> Result<Vec<Step>> {
         (
             "CPUs that are refused, or were not adopted, come back and go to the next",
             refused_cpus,
+        ),
+        (
+            "a CPU leaves and comes back, and what was bound to it goes on",
+            leaving_cpu,
+        ),
+        (
+            "CPUs come and go in many rounds under a load, and work for others in between",
+            changing_cpus,
+        ),
+        (
+            "instances that end or hang while CPUs leave give all back",
+            unfinished,
         ),
     ];
     Ok(batch::steps(RESIZE, &judges)?
@@ -109,7 +121,6 @@ fn more_cpus(printed: &str) -> Result<String> {
     ensure!(before.is_as(&after), "{before:?} became {after:?}");
     ensure!(!printed.contains("failed"), "a step failed");
     let told = [
-        "cannot give any back",
         "3 CPUs at most",
         "other",
         "could have 0 more",
@@ -150,4 +161,54 @@ fn refused_cpus(printed: &str) -> Result<String> {
     let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
     ensure!(before.is_as(&after), "{before:?} became {after:?}");
     Ok(told.lines().next().unwrap_or("").to_owned())
+}
+
+fn leaving_cpu(printed: &str) -> Result<String> {
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    messages(
+        printed,
+        &["invalid value '0'", "cannot give memory back", "leave"],
+    )?;
+    let entry = json::instance(part(printed, "ls")?, "leave")?;
+    ensure!(entry["cpus"] == 3 && entry["memory"] == 64 * MIB, "{entry}");
+    let change = json::parse(part(printed, "change")?)?;
+    ensure!(
+        change["cpus_before"] == 3 && change["cpus"] == 2 && change["memory"] == 66 * MIB,
+        "{change}"
+    );
+    let other = part(printed, "other")?;
+    ensure!(other == "1\n0", "{other}");
+    let logs = part(printed, "logs")?;
+    ensure!(logs == "ready\nleft\nchecked processor 2", "{logs}");
+    let events = part(printed, "events")?;
+    ensure!(events == "2 CPUs, 66 MiB)\n3 CPUs, 66 MiB)", "{events}");
+    Ok(String::new())
+}
+
+fn changing_cpus(printed: &str) -> Result<String> {
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    ensure!(!printed.contains("failed"), "a step failed");
+    let others = part(printed, "others")?;
+    ensure!(others == "1\n2\n2", "{others}");
+    let entry = json::instance(part(printed, "ls")?, "load")?;
+    ensure!(entry["cpus"] == 1, "{entry}");
+    let logs = part(printed, "logs")?;
+    ensure!(logs == "ready\nchecked under load", "{logs}");
+    Ok(String::new())
+}
+
+fn unfinished(printed: &str) -> Result<String> {
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    let told = [
+        "not answered yet",
+        "not answered the last change",
+        "\"cpus\":2",
+        "mute",
+        "3",
+    ];
+    messages(printed, &told)?;
+    Ok(String::new())
 }
