@@ -4,7 +4,8 @@
 //! There is a worker thread for each CPU, pinned there, made when it is first needed, and asleep
 //! until there is work, so that its CPU halts. [`run`] wakes as many as there are tasks for; each
 //! takes one task after the other and runs it to its end. Threads of one core share its units:
-//! which CPUs are used first is a policy ([`prefer`]).
+//! which CPUs are used first is a policy ([`prefer`]). CPUs may come and go: a run uses those that
+//! there are when it begins, and the worker of one that leaves meanwhile goes on elsewhere.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ extern crate alloc;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -29,19 +31,19 @@ trait Work: Send + Sync {
 struct Worker {
     /// One permit for each run it is to take part in.
     wanted: Semaphore,
-    work: Mutex<Option<Arc<dyn Work>>>,
+    /// The run, and the slot of the worker's results.
+    work: Mutex<Option<(Arc<dyn Work>, usize)>>,
 }
 
 /// The workers, by CPU; a place is empty until its worker is first needed.
 struct Pool {
     workers: Box<[Once<Arc<Worker>>]>,
-    /// The CPUs, those first that are used first.
-    order: Vec<usize>,
+    siblings: Siblings,
     /// Held during a run.
     one_at_a_time: Mutex<()>,
 }
 
-/// Results of one CPU's tasks, with the tasks' numbers.
+/// Results of one worker's tasks, with the tasks' numbers.
 type Slot<R> = Mutex<Vec<(usize, R)>>;
 
 /// Tasks under way.
@@ -105,26 +107,29 @@ pub fn run<R: Send + 'static>(
     task: impl Fn(usize) -> R + Send + Sync + 'static,
 ) -> Vec<R> {
     static POOL: Once<Pool> = Once::new();
-    POOL.call_once(|| Pool::new(&task::topology(), preferred()))
-        .run(n, task)
+    POOL.call_once(|| Pool::new(task::cpu_limit(), preferred()))
+        .run(&task::topology(), n, task)
 }
 
 impl Pool {
-    fn new(topology: &Topology, siblings: Siblings) -> Self {
-        let order = topology.order(siblings);
+    /// A pool for so many CPUs at most.
+    fn new(limit: usize, siblings: Siblings) -> Self {
         Self {
-            workers: order.iter().map(|_| Once::new()).collect(),
-            order,
+            workers: (0..limit).map(|_| Once::new()).collect(),
+            siblings,
             one_at_a_time: Mutex::new(()),
         }
     }
 
     fn run<R: Send + 'static>(
         &self,
+        topology: &Topology,
         n: usize,
         task: impl Fn(usize) -> R + Send + Sync + 'static,
     ) -> Vec<R> {
-        let cpus = self.workers.len();
+        // Those first that are used first.
+        let order = topology.order(self.siblings);
+        let cpus = order.len();
         if n < 2 || cpus < 2 {
             return (0..n).map(task).collect();
         }
@@ -137,13 +142,8 @@ impl Pool {
         });
         let alone = self.one_at_a_time.lock();
         let mut woken = 0;
-        for worker in self
-            .order
-            .iter()
-            .take(n)
-            .map_while(|cpu| self.worker(*cpu).ok())
-        {
-            *worker.work.lock() = Some(run.clone());
+        for worker in order.iter().take(n).map_while(|cpu| self.worker(*cpu).ok()) {
+            *worker.work.lock() = Some((run.clone(), woken));
             worker.wanted.release(1);
             woken += 1;
         }
@@ -177,9 +177,14 @@ impl Pool {
                 move || {
                     loop {
                         me.wanted.acquire();
+                        // Its CPU had left, and may be back.
+                        let own = task::current();
+                        if own.is_unbound() {
+                            own.set_affinity(&mask_of(cpu));
+                        }
                         let work = me.work.lock().take();
-                        if let Some(work) = work {
-                            work.work(cpu);
+                        if let Some((work, slot)) = work {
+                            work.work(slot);
                         }
                     }
                 },
@@ -188,6 +193,13 @@ impl Pool {
         }
         self.workers[cpu].get().ok_or(NoMemory)
     }
+}
+
+/// The mask of one CPU, for its worker.
+fn mask_of(cpu: usize) -> Vec<u64> {
+    let mut mask = vec![0; cpu / 64 + 1];
+    mask[cpu / 64] = 1 << (cpu % 64);
+    mask
 }
 
 #[cfg(test)]
@@ -200,13 +212,29 @@ mod tests {
 
     use super::{Pool, Siblings, prefer, preferred};
 
-    fn pool(cpus: u32) -> Pool {
-        Pool::new(&Topology::new(Levels::NONE, 0..cpus), Siblings::Last)
+    /// A pool, and CPUs that are cores of their own.
+    struct Alone(Pool, Topology);
+
+    impl Alone {
+        fn new(cpus: u32) -> Self {
+            Self(
+                Pool::new(8, Siblings::Last),
+                Topology::new(Levels::NONE, 0..cpus),
+            )
+        }
+
+        fn run<R: Send + 'static>(
+            &self,
+            n: usize,
+            task: impl Fn(usize) -> R + Send + Sync + 'static,
+        ) -> Vec<R> {
+            self.0.run(&self.1, n, task)
+        }
     }
 
     #[test]
     fn each_task_runs_once_on_one_of_the_workers() {
-        let pool = pool(3);
+        let pool = Alone::new(3);
         for n in [0, 1, 2, 3, 500] {
             let results = pool.run(n, |i| (i, thread::current().id()));
             assert!(results.iter().map(|result| result.0).eq(0..n));
@@ -224,10 +252,10 @@ mod tests {
     #[test]
     fn the_caller_does_what_needs_no_worker() {
         let me = thread::current().id();
-        assert_eq!(pool(3).run(1, |_| thread::current().id()), [me]);
-        assert_eq!(pool(1).run(3, |_| thread::current().id()), [me; 3]);
+        assert_eq!(Alone::new(3).run(1, |_| thread::current().id()), [me]);
+        assert_eq!(Alone::new(1).run(3, |_| thread::current().id()), [me; 3]);
         assert!(
-            pool(2)
+            Alone::new(2)
                 .run(2, |_| thread::current().id())
                 .iter()
                 .all(|worker| *worker != me)
@@ -245,17 +273,33 @@ mod tests {
 
     #[test]
     fn callers_take_turns() {
-        static POOL: lfmutex::Once<Pool> = lfmutex::Once::new();
+        static POOL: lfmutex::Once<Alone> = lfmutex::Once::new();
         thread::scope(|scope| {
             for caller in 0..3 {
                 scope.spawn(move || {
                     for _ in 0..200 {
-                        let results = POOL.call_once(|| pool(2)).run(5, move |i| i + caller);
+                        let results = POOL.call_once(|| Alone::new(2)).run(5, move |i| i + caller);
                         assert_eq!(results, (caller..caller + 5).collect::<Vec<_>>());
                     }
                 });
             }
         });
+    }
+
+    #[test]
+    fn a_run_uses_the_cpus_that_there_are() {
+        let pool = Pool::new(8, Siblings::Last);
+        let all_there = |cpus: u32| {
+            let barrier = Arc::new(Barrier::new(cpus as usize));
+            let wait = move |_| {
+                barrier.wait();
+                task::current().name()
+            };
+            let topology = Topology::new(Levels::NONE, 0..cpus);
+            let names = pool.run(&topology, cpus as usize, wait);
+            names.into_iter().collect::<HashSet<_>>().len()
+        };
+        assert_eq!([2, 5, 3, 8].map(all_there), [2, 5, 3, 8]);
     }
 
     /// The CPUs that `n` tasks at a time run on in a machine whose cores have two threads each,
@@ -268,7 +312,7 @@ mod tests {
             (0xb, 1) => [3, 8, 2 << 8, 0],
             _ => [0; 4],
         });
-        let pool = Pool::new(&Topology::new(levels, 0..8), siblings);
+        let pool = Alone(Pool::new(8, siblings), Topology::new(levels, 0..8));
         let all_there = Arc::new(Barrier::new(n));
         let mut used = pool.run(n, move |_| {
             all_there.wait();
