@@ -219,4 +219,36 @@ mod model {
             assert_eq!(seen, [1; 3]);
         });
     }
+
+    /// The owner leaves, as a CPU does: who pushes looks in a section whether it is active, and
+    /// after a grace period the owner takes what is there. Nothing comes after that.
+    #[test]
+    fn nothing_comes_after_a_grace_period() {
+        loom::model(|| {
+            let queues = Arc::new(WakeQueues::<2, 1>::new());
+            let words = Arc::new([(); 3].map(|()| AtomicU32::new(0)));
+            let pusher = {
+                let (queues, words) = (queues.clone(), words.clone());
+                thread::spawn(move || {
+                    let [left, quiescent, link] = &*words;
+                    let pushes = left.load(Ordering::Relaxed) == 0;
+                    if pushes {
+                        queues.push(1, 0, |_| link);
+                    }
+                    quiescent.fetch_add(1, Ordering::SeqCst);
+                    pushes
+                })
+            };
+            let [left, quiescent, link] = &*words;
+            left.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            while quiescent.load(Ordering::SeqCst) == 0 {
+                thread::yield_now();
+            }
+            let mut seen = false;
+            queues.drain(|_| link, |_| seen = true);
+            assert_eq!(seen, pusher.join().unwrap());
+            assert!(queues.is_empty());
+        });
+    }
 }
