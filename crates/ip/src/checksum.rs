@@ -1,0 +1,89 @@
+//! The Internet checksum (RFC 1071).
+
+use core::net::Ipv4Addr;
+
+/// The ones' complement sum of 16-bit words, under way.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Checksum {
+    sum: u64,
+    /// An odd number of bytes was added: the next one is the low half of its word.
+    odd: bool,
+}
+
+impl Checksum {
+    /// A sum that holds the pseudo-header of IPv4 (RFC 768, RFC 9293, section 3.1).
+    #[must_use]
+    pub fn pseudo_header(
+        source: Ipv4Addr,
+        destination: Ipv4Addr,
+        protocol: u8,
+        length: usize,
+    ) -> Self {
+        let mut sum = Self::default();
+        sum.add(&source.octets());
+        sum.add(&destination.octets());
+        sum.add(&[0, protocol]);
+        sum.add(&(length as u16).to_be_bytes());
+        sum
+    }
+
+    /// Adds bytes that follow those before.
+    pub fn add(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        if self.odd
+            && let [low, more @ ..] = rest
+        {
+            self.sum += u64::from(*low);
+            self.odd = false;
+            rest = more;
+        }
+        let (words, last) = rest.as_chunks::<2>();
+        for word in words {
+            self.sum += u64::from(u16::from_be_bytes(*word));
+        }
+        if let [high] = last {
+            self.sum += u64::from(*high) << 8;
+            self.odd = true;
+        }
+    }
+
+    /// The checksum: 0 for bytes that hold a right one.
+    #[must_use]
+    pub fn finish(self) -> u16 {
+        let mut sum = self.sum;
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        !(sum as u16)
+    }
+}
+
+/// The checksum of bytes.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum = Checksum::default();
+    sum.add(bytes);
+    sum.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_the_rfc() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(checksum(&bytes), !0xddf2);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn parts_sum_up_to_the_whole(bytes: std::vec::Vec<u8>, cut: u8) {
+            let (first, second) = bytes.split_at(usize::from(cut).min(bytes.len()));
+            let mut sum = Checksum::default();
+            sum.add(first);
+            sum.add(second);
+            proptest::prop_assert_eq!(sum.finish(), checksum(&bytes));
+        }
+    }
+}
