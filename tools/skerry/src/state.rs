@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -85,7 +85,7 @@ pub struct Record {
 /// A lock that is held until it is dropped, or its owner dies.
 #[derive(Debug)]
 pub struct Lock {
-    _files: Vec<File>,
+    _files: Vec<LockFile>,
 }
 
 /// The files.
@@ -354,19 +354,41 @@ impl Store {
         }
     }
 
-    fn open_lock(&self, name: &str, operation: FlockOperation) -> io::Result<File> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(self.directory.join("locks").join(name))?;
+    fn open_lock(&self, name: &str, operation: FlockOperation) -> io::Result<LockFile> {
+        let path = self.directory.join("locks").join(name);
         loop {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path)?;
             match flock(&file, operation) {
-                Err(rustix::io::Errno::INTR) => {}
-                other => return other.map(|()| file).map_err(io::Error::from),
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other?,
+            }
+            // Who had it before has taken the file away: what everybody locks is another one now.
+            let locked = file.metadata()?;
+            let is_current = fs::metadata(&path)
+                .is_ok_and(|found| (found.dev(), found.ino()) == (locked.dev(), locked.ino()));
+            if is_current {
+                return Ok(LockFile { path, _file: file });
             }
         }
+    }
+}
+
+/// A locked file, which goes with the lock: nothing is left of a name that nobody works on.
+#[derive(Debug)]
+struct LockFile {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // Still locked: nobody else takes it for the one that counts.
+        let _ = fs::remove_file(&self.path);
     }
 }
 

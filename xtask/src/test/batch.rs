@@ -118,6 +118,8 @@ $2
 # namespaces is made by whoever looks first.
 : < /proc/self/ns/mnt
 look > /dev/null 2>&1
+# So are the directories in which the tool remembers instances.
+[ -r /proc/skerry/objects ] && skerry prune > /dev/null 2>&1
 before=$(look 2>&1)
 # Somebody who just ended may still be there for a moment: two looks must agree.
 end=$(($(date +%s) + 20))
