@@ -334,8 +334,8 @@ impl Partition {
         };
         match verdict {
             Verdict::Taken => {
-                // Whoever answers is ready for its further CPUs, whether it says so or not: nobody is
-                // to ask for one later that has left.
+                // Whoever answers is ready for its further CPUs, whether it says so or not: nobody
+                // is to ask for one later that has left.
                 self.start_further_cpus();
                 if let Some(pending) = &mut self.pending {
                     pending.adopted = true;

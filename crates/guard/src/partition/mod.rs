@@ -594,8 +594,8 @@ impl Partition {
         }
     }
 
-    /// Sends the instance all CPUs that it was created with but the first, once, and not at its end.
-    /// Those that were added since come when it has adopted them.
+    /// Sends the instance all CPUs that it was created with but the first, once, and not at its
+    /// end. Those that were added since come when it has adopted them.
     fn start_further_cpus(&mut self) {
         if self.started && !self.halting && !self.further_started.swap(true, Ordering::AcqRel) {
             let cr3 = self.root();
