@@ -8,7 +8,7 @@ use guard::mem::Page;
 
 use crate::claim::Claim;
 
-/// Where a device reaches a byte of memory: for its registers and rings. Nothing is made from it.
+/// Address of a byte of memory for a device, for its registers and rings. Nothing is made from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceAddress(u64);
 

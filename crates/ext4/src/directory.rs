@@ -177,7 +177,7 @@ impl Ext4 {
         u32::try_from(dir.size / u64::from(self.sb.block_size)).map_err(|_| Errno::EUCLEAN)
     }
 
-    /// Where the entries of a leaf end.
+    /// Offset at which the entries of a leaf end.
     pub(crate) fn entries_end(&self) -> usize {
         self.store.block_size - if self.sb.has_checksums() { TAIL } else { 0 }
     }

@@ -61,7 +61,7 @@ impl Extent {
     }
 }
 
-/// Where a node is.
+/// Place of a node of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the inode.

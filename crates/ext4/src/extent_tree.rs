@@ -73,7 +73,7 @@ impl Ext4 {
         }
     }
 
-    /// Where a block of a file is, and how many behind it are alike.
+    /// Place of a block of a file, and how many behind it are alike.
     pub(crate) fn map_extents(&mut self, inode: &Inode, logical: u32) -> Result<Run> {
         let path = self.find(inode, logical)?;
         let leaf = path.last().ok_or(Errno::EUCLEAN)?;

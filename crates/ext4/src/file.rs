@@ -20,7 +20,7 @@ const METADATA_CUT: u32 = 16;
 /// Most bytes that one step of writing writes.
 const STEP_BYTES: usize = 1 << 20;
 
-/// Where a part of a file's contents is.
+/// Place of a part of a file's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// Number of bytes that are alike.
@@ -49,7 +49,7 @@ impl Ext4 {
         u32::try_from(offset / self.size_of_block()).map_err(|_| Errno::EFBIG)
     }
 
-    /// Where the contents at an offset are.
+    /// Place of the contents at an offset.
     ///
     /// # Errors
     /// `EINVAL`, `EISDIR` for what is no regular file; `EUCLEAN`, `EIO`.

@@ -12,7 +12,7 @@ use crate::mount::Ext4;
 const DIRECT: u64 = 12;
 
 impl Ext4 {
-    /// Where a block of a file is.
+    /// Place of a block of a file.
     pub(crate) fn map_indirect(&mut self, inode: &Inode, logical: u32) -> Result<Run> {
         let per_block = u64::from(self.sb.block_size / 4);
         let mut within = u64::from(logical);

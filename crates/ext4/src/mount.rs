@@ -373,7 +373,7 @@ impl Ext4 {
         })
     }
 
-    /// Where a block of a file is.
+    /// Place of a block of a file.
     pub(crate) fn map(&mut self, inode: &Inode, logical: u32) -> Result<crate::extent_tree::Run> {
         if inode.has_extents() {
             self.map_extents(inode, logical)

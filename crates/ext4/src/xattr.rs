@@ -191,7 +191,7 @@ impl Ext4 {
         Ok(bytes)
     }
 
-    /// Where attributes begin in an inode.
+    /// Offset at which attributes begin in an inode.
     fn xattr_start(&self, inode: &Inode) -> usize {
         OLD_SIZE + usize::from(inode.extra)
     }

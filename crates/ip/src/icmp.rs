@@ -48,7 +48,7 @@ pub const REASSEMBLY_TIME: u8 = 1;
 pub struct Error<'a> {
     /// Kind of the message.
     pub kind: u8,
-    /// Its code.
+    /// Code of the message.
     pub code: u8,
     /// The word behind the checksum; the next hop's MTU in its low half.
     pub info: u32,

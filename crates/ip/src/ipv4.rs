@@ -41,7 +41,7 @@ pub struct Header {
 /// A packet that has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a> {
-    /// Its header.
+    /// Header of the packet.
     pub header: Header,
     /// The bytes of the header, with options.
     pub header_bytes: &'a [u8],

@@ -53,18 +53,18 @@ pub enum State {
 pub struct Key {
     /// Number of the interface.
     pub interface: u32,
-    /// Its address.
+    /// Address of the neighbour.
     pub address: IpAddr,
 }
 
 /// A neighbour, as lists show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Neighbour {
-    /// Its name.
+    /// Interface and address, by which a neighbour is known.
     pub key: Key,
     /// The knowledge of it.
     pub state: State,
-    /// Its hardware address, if that is known.
+    /// Hardware address of the neighbour, if that is known.
     pub hardware: Option<HardwareAddress>,
     /// When it was last used, confirmed, changed.
     pub times: [Nanos; 3],

@@ -73,7 +73,7 @@ pub enum Reassembled {
 pub struct Expired {
     /// Number of the interface that it came in by.
     pub interface: u32,
-    /// Its header and first bytes.
+    /// Header and first bytes of the datagram.
     pub quote: Vec<u8>,
 }
 

@@ -107,13 +107,13 @@ pub enum InsertError {
 pub struct Filter {
     /// The fate of packets.
     pub kind: Option<Kind>,
-    /// Its interface.
+    /// Number of the route's interface.
     pub interface: Option<u32>,
-    /// Its gateway.
+    /// Address of the route's gateway.
     pub gateway: Option<Ipv4Addr>,
-    /// Its source.
+    /// Preferred source of the route.
     pub source: Option<Ipv4Addr>,
-    /// Its metric.
+    /// Metric of the route.
     pub metric: Option<u32>,
     /// The maker of the route.
     pub protocol: Option<u8>,

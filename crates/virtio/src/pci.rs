@@ -32,7 +32,7 @@ pub trait Registers {
 
 /// A function that a driver has for itself.
 pub trait Function {
-    /// Its registers.
+    /// Type of the function's registers.
     type Registers: Registers;
 
     /// Reads 32 bits of the function's configuration space, at a multiple of 4.
@@ -156,7 +156,7 @@ pub struct Pci<F: Function> {
     notify_multiplier: u32,
     /// Configuration of the device's kind, with its length; some have none.
     device: Option<(F::Registers, u32)>,
-    /// Where each enabled queue is notified.
+    /// Offset at which each enabled queue is notified.
     notify_at: [AtomicU32; MAX_QUEUES],
 }
 
@@ -227,7 +227,7 @@ impl<F: Function> Pci<F> {
         self.common.write32(at + 4, (value >> 32) as u32);
     }
 
-    /// Where a queue is notified, if that is among the notifications.
+    /// Offset at which a queue is notified, if that is among the notifications.
     fn notify_offset(&self) -> Option<u32> {
         let number = u32::from(self.common.read16(field::QUEUE_NOTIFY));
         let at = number.checked_mul(self.notify_multiplier)?;

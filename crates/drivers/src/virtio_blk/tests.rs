@@ -161,7 +161,7 @@ struct Ways {
     lies: AtomicUsize,
     rounds: AtomicUsize,
     resets: AtomicUsize,
-    /// So many resets are not done.
+    /// Number of resets that the device does not do.
     deaf: AtomicUsize,
     /// The device does not accept features any more.
     is_other: AtomicBool,

@@ -27,7 +27,8 @@ const WHITEOUT: DeviceId = DeviceId::new(0, 0);
 pub struct CreationMode {
     /// Permission bits (07777).
     pub bits: u32,
-    /// Its file creation mask, which is for directories without a default access control list.
+    /// The caller's file creation mask, which is for directories without a default access control
+    /// list.
     pub umask: u32,
 }
 

@@ -86,7 +86,7 @@ pub fn defer_accept_seconds(retries: u8) -> u32 {
 /// A segment that came to a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
-    /// Where it came to, and where from.
+    /// Addresses of both ends: this one's, and the sender's.
     pub ends: Ends,
     /// The segment.
     pub arrival: Arrival<'a>,

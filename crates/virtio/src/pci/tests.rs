@@ -10,7 +10,7 @@ use virtqueue::{Address, Areas, bring_up};
 
 use super::*;
 
-/// Where the structures are.
+/// Places of the structures.
 const COMMON_AT: u32 = 0x1000;
 const NOTIFY_AT: u32 = 0x3000;
 const DEVICE_AT: u32 = 0x2000;
