@@ -59,7 +59,8 @@ pub struct Config {
     /// Time-outs after which the connection ends (`tcp_retries2`), as a time: see
     /// [`Config::give_up_after`].
     pub retries2: u32,
-    /// Number of retransmissions as `retries2`, once the program has closed the socket (`tcp_orphan_retries`, whose 0 is 8).
+    /// Number of retransmissions as `retries2`, once the program has closed the socket
+    /// (`tcp_orphan_retries`, whose 0 is 8).
     pub orphan_retries: u32,
     /// A path that swallows long segments without a word is looked for (`tcp_mtu_probing` = 1).
     pub mtu_probing: bool,
