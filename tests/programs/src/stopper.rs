@@ -24,26 +24,28 @@ pub fn run([process, seed]: [&str; 2]) -> ExitCode {
 }
 
 /// `machine-tests hold-thread PID NUMBER`: stops that processor, says so, and holds it until this
-/// program is ended.
+/// program is ended, or the processor's thread is.
 pub fn hold([process, number]: [&str; 2]) -> ExitCode {
     let name = format!("{PROCESSOR}{number}/");
-    let held = || -> Result<()> {
+    let held = || -> Result<i32> {
         let threads = threads(
             process.parse().context("not the number of a process")?,
             &name,
         );
-        seize(*threads.first().context("there is no such thread")?)?;
-        Ok(())
+        let thread = *threads.first().context("there is no such thread")?;
+        seize(thread)?;
+        Ok(thread)
     };
     match held() {
-        Ok(()) => println!("held"),
+        Ok(thread) => {
+            println!("held");
+            reap(thread);
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             println!("hold-thread: {error:#}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
-    }
-    loop {
-        thread::park();
     }
 }
 
@@ -80,7 +82,9 @@ fn stop(process: &str, seed: &str) -> Result<()> {
         }));
         for thread in stopped {
             // It may have ended, with its process.
-            let _ = ptrace(libc::PTRACE_DETACH, thread);
+            if ptrace(libc::PTRACE_DETACH, thread).is_err() {
+                reap(thread);
+            }
         }
     }
 }
@@ -98,6 +102,20 @@ fn threads(process: i32, prefix: &str) -> Vec<i32> {
     let mut threads: Vec<i32> = tasks.flatten().filter_map(wanted).collect();
     threads.sort_unstable();
     threads
+}
+
+/// Waits for the end of a thread that this program traces. Who traces a thread has to: until then
+/// the thread stays, and with it its whole process, for whose end the parent waits in vain (a run of
+/// all tests did, for a machine that was killed while one of its processors was held).
+fn reap(thread: i32) {
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` outlives the call, which writes to nothing else.
+        let failed = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) } == -1;
+        if failed || libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+            return;
+        }
+    }
 }
 
 /// Stops a thread until it is detached, or this program ends.
