@@ -127,7 +127,13 @@ impl Errno {
     /// restarted.
     #[must_use]
     pub const fn is_restart(self) -> bool {
-        self.0 >= 512
+        matches!(
+            self,
+            Self::ERESTARTSYS
+                | Self::ERESTARTNOINTR
+                | Self::ERESTARTNOHAND
+                | Self::ERESTART_RESTARTBLOCK
+        )
     }
 }
 

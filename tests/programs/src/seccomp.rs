@@ -10,6 +10,7 @@ use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("seccomp-errors", errors),
+    ("seccomp-any-error", any_error),
     ("seccomp-arguments-and-order", arguments_and_order),
     ("seccomp-trap", trap),
     ("seccomp-kills", kills),
@@ -106,6 +107,30 @@ fn errors() -> Result<()> {
         ensure!(text.contains("\nSeccomp:\t2\n"), "/proc tells otherwise");
         Ok(())
     })
+}
+
+/// Every number that a filter may choose comes out as it is, also those by which a kernel tells
+/// itself to make an interrupted call again; those beyond the last error are the last one.
+fn any_error() -> Result<()> {
+    for (chosen, told) in [
+        (511, 511),
+        (512, 512),
+        (513, 513),
+        (514, 514),
+        (515, 515),
+        (516, 516),
+        (517, 517),
+        (4095, 4095),
+        (4096, 4095),
+        (0xffff, 4095),
+    ] {
+        in_child(|| {
+            no_new_privileges()?;
+            install(&for_call(libc::SYS_getppid, ERRNO | chosen), 0)?;
+            refused(getppid(), told, "the call that is not allowed")
+        })?;
+    }
+    Ok(())
 }
 
 fn arguments_and_order() -> Result<()> {

@@ -134,7 +134,12 @@ fn run_filters_as(task: &Task, regs: &mut UserRegs, on_trace: TraceVerdict) -> O
         ALLOW | LOG => None,
         ERRNO => Some(match detail.min(4095) {
             0 => Ok(0),
-            errno => Err(Errno::from_raw(errno)),
+            errno => match Errno::from_raw(errno) {
+                // Nothing was interrupted: the program gets the number, as on Linux. Taken for an
+                // interruption, the call would be made again for ever.
+                error if error.is_restart() => Ok((-(errno as isize)).cast_unsigned()),
+                error => Err(error),
+            },
         }),
         TRAP => {
             let info = SigInfo::system_call(
