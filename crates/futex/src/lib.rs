@@ -369,6 +369,13 @@ pub fn wake(word: Word, most: usize, bits: u32) -> usize {
     wake_all(woken)
 }
 
+/// Whether somebody waits for the word. It may be different by the time this returns.
+#[must_use]
+pub fn has_waiter(word: Word) -> bool {
+    let bucket = TABLE[bucket_of(word)].lock();
+    bucket.iter().any(|waiter| waiter.waits_for(&word))
+}
+
 /// Where waiters are moved to: a word, its address, and what keeps the word from changing its
 /// meaning.
 pub struct Target {

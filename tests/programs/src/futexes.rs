@@ -29,6 +29,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("futexes-inheritance", inheritance),
     ("futexes-lock-by-hand", lock_by_hand),
     ("futexes-move-to-a-lock", move_to_a_lock),
+    (
+        "futexes-plain-waiter-is-not-moved",
+        plain_waiter_is_not_moved,
+    ),
     ("futexes-wait-for-several", wait_for_several),
     ("futexes-newer-calls", newer_calls),
     ("futexes-timeout-outlasts-a-stop", timeout_outlasts_a_stop),
@@ -471,6 +475,28 @@ fn move_to_a_lock() -> Result<()> {
         "{got:?} had it"
     );
     Ok(())
+}
+
+/// A thread that waits without having said for which lock (`FUTEX_WAIT`) would wake up as the owner
+/// of one: it is not moved, and the call says so.
+fn plain_waiter_is_not_moved() -> Result<()> {
+    const WAIT: i32 = 0;
+    const WAKE: i32 = 1;
+    let (word, lock) = (AtomicU32::new(0), AtomicU32::new(0));
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| futex(&word, WAIT | PRIVATE, 0, 0, ptr::null(), 0));
+        let refused = loop {
+            match futex(&word, CMP_REQUEUE_PI | PRIVATE, 1, 0, &lock, 0) {
+                Ok(0) => thread::yield_now(),
+                other => break other,
+            }
+        };
+        let woken = futex(&word, WAKE | PRIVATE, 9, 0, ptr::null(), 0)?;
+        waiter.join().expect("the thread ended well")?;
+        expect(refused, libc::EINVAL, "moving who only waits")?;
+        ensure!(woken == 1, "{woken} were woken");
+        Ok(())
+    })
 }
 
 /// `struct futex_waitv`.

@@ -497,6 +497,10 @@ pub(crate) fn requeue(
     }
     // It has to be there, even if nobody waits.
     load(to)?;
+    // Who waits by `FUTEX_WAIT` does not know that it would wake up as the owner of a lock.
+    if ::futex::has_waiter(from_key.0) {
+        return Err(Errno::EINVAL);
+    }
     let mut moved = 0;
     while moved <= moves {
         let Some(at) = table
