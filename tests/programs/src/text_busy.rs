@@ -1,12 +1,12 @@
 //! Files that cannot be written while they run as programs (`ETXTBSY`), numbers of calls, and
 //! processes by their directories in `/proc`.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::{io, process, ptr};
@@ -30,6 +30,7 @@ pub const CHECKS: &[(&str, Check)] = &[
         file_that_nobody_may_read,
     ),
     ("text-busy-file-by-a-place", file_by_a_place),
+    ("script-by-a-descriptor", script_by_a_descriptor),
 ];
 
 /// A directory of its own, removed when dropped.
@@ -351,4 +352,61 @@ fn file_by_a_place() -> Result<()> {
         libc::EACCES,
         "a directory",
     )
+}
+
+/// A script that `execveat(2)` runs is opened by its interpreter through `/dev/fd`; one of a
+/// descriptor that is closed by then cannot be.
+fn script_by_a_descriptor() -> Result<()> {
+    let place = Place::new("script")?;
+    let script = place.0.join("script");
+    fs::write(&script, "#!/bin/busybox echo\n")?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let path = CString::new(script.as_os_str().as_bytes())?;
+    let directory = CString::new(place.0.as_os_str().as_bytes())?;
+    let run = |from: &CString, name: &CStr, cloexec: i32| {
+        let mut command = Command::new("nothing");
+        let (from, name) = (from.clone(), name.to_owned());
+        // SAFETY: the child makes system calls only.
+        unsafe {
+            command.pre_exec(move || {
+                let fd = call!(SYS_open, from.as_ptr(), libc::O_PATH | cloexec);
+                let arguments = [c"program".as_ptr(), c"argument".as_ptr(), ptr::null()];
+                let environment = [ptr::null::<u8>()];
+                let failed = call!(
+                    SYS_execveat,
+                    call!(SYS_dup3, fd, 77, cloexec),
+                    name.as_ptr(),
+                    arguments.as_ptr(),
+                    environment.as_ptr(),
+                    libc::AT_EMPTY_PATH
+                );
+                Err(io::Error::from_raw_os_error(-failed as i32))
+            });
+        }
+        let output = command.output().map_err(|e| e.raw_os_error());
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    fs::create_dir(place.0.join("inner"))?;
+    let inner = CString::new(place.0.join("inner").as_os_str().as_bytes())?;
+    for (from, name, told) in [
+        (&path, c"", "/dev/fd/77 argument\n"),
+        (&directory, c"script", "/dev/fd/77/script argument\n"),
+        (&inner, c"../script", "/dev/fd/77/../script argument\n"),
+    ] {
+        let said = run(from, name, 0);
+        ensure!(said.as_deref() == Ok(told), "{name:?}: {said:?}");
+        let closed = run(from, name, libc::O_CLOEXEC);
+        ensure!(
+            closed == Err(Some(libc::ENOENT)),
+            "{name:?}, closed: {closed:?}"
+        );
+    }
+    // A whole path says nothing of the descriptor.
+    let said = run(&directory, &path, libc::O_CLOEXEC)
+        .map_err(|e| anyhow::anyhow!("a whole path: {e:?}"))?;
+    ensure!(
+        said == format!("{} argument\n", script.display()),
+        "a whole path: {said:?}"
+    );
+    Ok(())
 }

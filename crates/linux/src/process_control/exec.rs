@@ -3,6 +3,7 @@
 //! Everything that can fail happens beside the old program, in a new address space; when that is
 //! complete the other threads end and the new one takes the process over.
 
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -35,6 +36,7 @@ use crate::sched::rseq;
 use crate::seccomp::syscall_user_dispatch;
 use crate::state::credentials::Credentials;
 use crate::state::exec_credentials::{FileCapabilities, SetIds};
+use crate::state::fdtable::CloseOnExec;
 use crate::state::rlimit::Resource;
 use crate::time::{posix_timers, vdso};
 use crate::uaccess::{self, UserPtr};
@@ -153,6 +155,8 @@ fn read_strings(array: UserAddr, budget: &mut usize) -> Result<Vec<Vec<u8>>, Err
 pub(crate) struct ExecFile {
     file: Arc<File>,
     running: Arc<DenyWriteAccess>,
+    /// Whether the interpreter of a script could open it: not by a descriptor that is closed.
+    reachable: bool,
 }
 
 impl ExecFile {
@@ -181,13 +185,37 @@ fn open(task: &Task, dirfd: Fd, name: &[u8], flags: LookupFlags) -> Result<ExecF
         return Err(Errno::ELOOP);
     }
     check_executable(task, &path)?;
-    deny_write(fs::ops::open_exec(path)?)
+    let reachable =
+        !is_by_descriptor(dirfd, name) || task.files().cloexec(dirfd)? == CloseOnExec::No;
+    Ok(ExecFile {
+        reachable,
+        ..deny_write(fs::ops::open_exec(path)?)?
+    })
+}
+
+/// Whether a program's file is looked for from a descriptor on.
+fn is_by_descriptor(dirfd: Fd, name: &[u8]) -> bool {
+    dirfd != Fd::CWD && !name.starts_with(b"/")
+}
+
+/// Name by which the interpreter of a script opens it, and the program finds itself (`AT_EXECFN`):
+/// as it was called, or through `/dev/fd`.
+fn exec_name(dirfd: Fd, name: &[u8]) -> Vec<u8> {
+    match name {
+        _ if !is_by_descriptor(dirfd, name) => name.to_vec(),
+        [] => format!("/dev/fd/{}", dirfd.raw()).into_bytes(),
+        _ => [format!("/dev/fd/{}/", dirfd.raw()).as_bytes(), name].concat(),
+    }
 }
 
 /// Denies writing to the file for as long as it is run.
 fn deny_write(file: Arc<File>) -> Result<ExecFile, Errno> {
     let running = Arc::new(DenyWriteAccess::acquire(file.path())?);
-    Ok(ExecFile { file, running })
+    Ok(ExecFile {
+        file,
+        running,
+        reachable: true,
+    })
 }
 
 fn check_executable(task: &Task, path: &Path) -> Result<(), Errno> {
@@ -335,12 +363,16 @@ pub(crate) fn load(
     let ExecFile {
         mut file,
         mut running,
+        mut reachable,
     } = program;
     let mut depth = 0;
     loop {
         let beginning = read_at_most(&file, 0, elf::SCRIPT_LINE)?;
         if !beginning.starts_with(b"#!") {
             break;
+        }
+        if !reachable {
+            return Err(Errno::ENOENT);
         }
         depth += 1;
         if depth > MAX_SCRIPTS {
@@ -352,7 +384,11 @@ pub(crate) fn load(
         args.extend(argument);
         args.push(exec_name);
         args.extend(rest);
-        ExecFile { file, running } = open(task, Fd::CWD, &interpreter, LookupFlags::empty())?;
+        ExecFile {
+            file,
+            running,
+            reachable,
+        } = open(task, Fd::CWD, &interpreter, LookupFlags::empty())?;
         exec_name = interpreter;
     }
     let (cred, secure) = exec_credentials(task, &file)?;
@@ -397,7 +433,8 @@ pub(crate) fn load(
     );
 
     let base = if program.relocatable {
-        let align = program.align.min(2 << 20);
+        // As the program asks, but not so coarse that nothing of the base is left.
+        let align = program.align.min(1 << 40);
         ((PROGRAM_BASE + layout.offset(28)) & !(align - 1)) - (program.span().start & !(align - 1))
     } else {
         0
@@ -606,7 +643,7 @@ fn exec(
     lookup.set(LookupFlags::NOFOLLOW, flags & sys::AT_SYMLINK_NOFOLLOW != 0);
     let file = open(task, dirfd, name, lookup)?;
     let _nobody_attaches = Execve::begin(task);
-    let loaded = load(task, file, name, args, &env)?;
+    let loaded = load(task, file, &exec_name(dirfd, name), args, &env)?;
     let former = task.tid();
     task.process()
         .de_thread(task, || ptrace::replace_leader(task))?;
