@@ -196,7 +196,7 @@ pub fn register_standard() -> Result<()> {
         ("zero", 5, MemoryDevice::Zero),
         ("full", 7, MemoryDevice::Full),
         ("random", 8, MemoryDevice::Random),
-        ("urandom", 9, MemoryDevice::Random),
+        ("urandom", URANDOM, MemoryDevice::Random),
     ] {
         register(name, Arc::new(MemoryDriver { minor, kind }))?;
     }
@@ -223,6 +223,10 @@ enum MemoryDevice {
 const RNDGETENTCNT: u32 = 0x8004_5200;
 /// Bits of entropy that `RNDGETENTCNT` tells: the pool is full from the beginning.
 const RANDOM_BITS: i32 = 256;
+
+/// Minor number of `/dev/urandom`, which differs from `/dev/random` in that it cannot be polled, as
+/// on Linux 6.1.
+const URANDOM: u32 = 9;
 
 struct MemoryDriver {
     minor: u32,
@@ -296,7 +300,7 @@ impl FileOps for MemoryDriver {
     }
 
     fn is_pollable(&self) -> bool {
-        self.kind == MemoryDevice::Random
+        self.kind == MemoryDevice::Random && self.minor != URANDOM
     }
 
     fn fills_buffers(&self) -> bool {

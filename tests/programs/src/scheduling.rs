@@ -180,6 +180,7 @@ fn policies() -> Result<()> {
             (libc::SCHED_FIFO, (1, 99)),
             (libc::SCHED_RR, (1, 99)),
             (libc::SCHED_BATCH, (0, 0)),
+            (libc::SCHED_DEADLINE, (0, 0)),
         ] {
             // SAFETY: no pointers.
             let got = unsafe {

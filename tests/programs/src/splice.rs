@@ -22,6 +22,11 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("splice-sendfile", sendfile),
     ("splice-copies-ranges", copies_ranges),
     ("splice-flags-of-one-transfer", flags_of_one_transfer),
+    (
+        "splice-from-a-unix-socket-does-not-wait",
+        from_a_unix_socket,
+    ),
+    ("memory-devices-small-answers", memory_devices),
 ];
 
 fn bytes(result: isize) -> io::Result<usize> {
@@ -429,6 +434,84 @@ fn tee_does_not_wait() -> Result<()> {
         is(call!(SYS_read, reader.0, bytes.as_mut_ptr(), 5), 5, "read")?;
         is(call!(SYS_write, to.0, bytes.as_ptr(), size), size, "write")?;
         fails(tee(), libc::EAGAIN, "tee into a full pipe")?;
+    }
+    Ok(())
+}
+
+/// With `SPLICE_F_NONBLOCK` an empty UNIX stream socket ends the call, though the socket itself
+/// waits for who reads it.
+fn from_a_unix_socket() -> Result<()> {
+    let (socket, mut peer) = UnixStream::pair()?;
+    let (mut reader, writer) = io::pipe()?;
+    let splice = |len| {
+        splice(
+            socket.as_raw_fd(),
+            None,
+            writer.as_raw_fd(),
+            None,
+            len,
+            libc::SPLICE_F_NONBLOCK,
+        )
+    };
+    ensure!(
+        errno(splice(100)) == Some(libc::EAGAIN),
+        "an empty socket does not end the call"
+    );
+    peer.write_all(b"bytes")?;
+    ensure!(splice(100)? == 5, "splice moves another number of bytes");
+    let mut buf = [0; 5];
+    reader.read_exact(&mut buf)?;
+    ensure!(&buf == b"bytes", "splice moves {buf:?}");
+    ensure!(
+        errno(splice(100)) == Some(libc::EAGAIN),
+        "a socket that was read empty does not end the call"
+    );
+    drop(peer);
+    ensure!(splice(100)? == 0, "the end is not told");
+    Ok(())
+}
+
+/// Answers of memory devices that differ from one to another: who can be polled, and who knows
+/// `RWF_NOWAIT`.
+fn memory_devices() -> Result<()> {
+    for (name, pollable, nowait) in [
+        ("null", false, true),
+        ("zero", false, true),
+        ("full", false, false),
+        ("random", true, true),
+        ("urandom", false, true),
+    ] {
+        let path = format!("/dev/{name}");
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        let fd = file.as_raw_fd();
+        let set = call!(SYS_epoll_create1, 0);
+        let mut event = libc::epoll_event { events: 1, u64: 0 };
+        let add = call!(SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, fd, &raw mut event);
+        if pollable {
+            is(add, 0, &format!("EPOLL_CTL_ADD of {path}"))?;
+        } else {
+            fails(add, libc::EPERM, &format!("EPOLL_CTL_ADD of {path}"))?;
+        }
+        call!(SYS_close, set);
+        let mut byte = 0u8;
+        let target = libc::iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        };
+        let read = call!(
+            SYS_preadv2,
+            fd,
+            &raw const target,
+            1,
+            -1i64,
+            0,
+            libc::RWF_NOWAIT
+        );
+        match (nowait, name) {
+            (true, "null") => is(read, 0, &format!("RWF_NOWAIT of {path}"))?,
+            (true, _) => is(read, 1, &format!("RWF_NOWAIT of {path}"))?,
+            (false, _) => fails(read, libc::EOPNOTSUPP, &format!("RWF_NOWAIT of {path}"))?,
+        }
     }
     Ok(())
 }

@@ -519,12 +519,18 @@ pub fn sys_pwritev(task: &Task, fd: Fd, iov: UserPtr<IoVec>, count: usize, at: i
 /// The flags of `preadv2(2)` and `pwritev2(2)` that change nothing for files in memory.
 const HARMLESS_RWF: u32 = sys::RWF_HIPRI | sys::RWF_DSYNC | sys::RWF_SYNC;
 
-/// Checks the flags of a call that has something to transfer. `RWF_NOWAIT` is known to devices that
-/// never wait; as on Linux 6.1 neither to pipes and terminals nor to files in memory.
+/// Whether reads and writes may ask not to wait: `/dev/null`, `zero`, `random` and `urandom`, which
+/// never do. As on Linux 6.1, neither pipes and terminals nor files in memory.
+fn supports_nowait(file: &File) -> bool {
+    const MEMORY: u32 = 1;
+    let device = file.inode().device();
+    device.is_some_and(|id| id.major == MEMORY && matches!(id.minor, 3 | 5 | 8 | 9))
+}
+
+/// Checks the flags of a call that has something to transfer.
 fn check_rwf(file: &File, flags: u32) -> Result<(), Errno> {
     let known = HARMLESS_RWF | sys::RWF_NOWAIT | sys::RWF_APPEND;
-    let knows_nowait = || file.inode().kind() == FileType::Char && !file.ops().is_pollable();
-    if flags & !known != 0 || (flags & sys::RWF_NOWAIT != 0 && !knows_nowait()) {
+    if flags & !known != 0 || (flags & sys::RWF_NOWAIT != 0 && !supports_nowait(file)) {
         return Err(Errno::EOPNOTSUPP);
     }
     Ok(())

@@ -10,6 +10,8 @@ use abi::errno::Errno;
 use fs::attributes::FileAttributes;
 use fs::pipe::PipeEnd;
 use fs::{Blocking, File, FileType, OpenFlags, Whence};
+use linux_raw_sys::net::AF_UNIX;
+use net::{MsgFlags, Socket, SocketType};
 use uapi::fd::Fd;
 
 use crate::files::read_write::BOUNCE_BUFFER_LEN;
@@ -123,7 +125,7 @@ fn file_to_pipe(
     at: Option<&mut u64>,
     pipe: &PipeEnd,
     len: usize,
-    blocking: Blocking,
+    (blocking, flags): (Blocking, u32),
 ) -> SysResult {
     pipe.fill(len, blocking, |buf| match at {
         Some(at) => {
@@ -131,8 +133,25 @@ fn file_to_pipe(
             *at += n as u64;
             Ok(n)
         }
-        None => from.read(buf),
+        None => read_source(from, buf, flags),
     })
+}
+
+/// Reads a file at its position for `splice(2)`. A UNIX stream socket does not wait with
+/// `SPLICE_F_NONBLOCK`; other files wait as for `read(2)`, TCP sockets, too, as on Linux 6.1.
+fn read_source(from: &File, buf: &mut [u8], flags: u32) -> SysResult {
+    match from.ops_as::<Socket>() {
+        Some(socket)
+            if flags & SPLICE_F_NONBLOCK != 0
+                && socket.ops().family() == AF_UNIX
+                && socket.ops().socket_type() == SocketType::Stream =>
+        {
+            let wait = socket.receive_wait(true);
+            let received = socket.ops().receive(buf, MsgFlags::empty(), wait)?;
+            Ok(received.copied)
+        }
+        _ => from.read(buf),
+    }
 }
 
 /// From a pipe into a file, until the pipe is empty; waits only if there was nothing at all.
@@ -260,7 +279,7 @@ pub fn sys_splice(
             }
             check_end(&from, in_offset, len.min(target.capacity()))?;
             with_user_offset(in_offset, |at| {
-                file_to_pipe(&from, at, target, len, blocking(&to))
+                file_to_pipe(&from, at, target, len, (blocking(&to), flags))
             })
         }
         (None, None) => Err(Errno::EINVAL),
@@ -398,7 +417,7 @@ fn sendfile(task: &Task, in_fd: Fd, out_fd: Fd, at: Option<&mut u64>, len: usize
     }
     match pipe {
         Some(_) if len == 0 => Ok(0),
-        Some(pipe) => file_to_pipe(&from, at, pipe, len.min(MAX_TRANSFER), to.blocking()),
+        Some(pipe) => file_to_pipe(&from, at, pipe, len.min(MAX_TRANSFER), (to.blocking(), 0)),
         None => copy_range(task, (&from, at), (&to, None), len),
     }
 }

@@ -7,6 +7,7 @@ pub mod rseq;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 use abi::errno::Errno;
 use fallible::Pieces;
@@ -375,12 +376,22 @@ pub fn sys_sched_getattr(
 
 /// `sched_get_priority_max(2)`: highest priority of a policy.
 pub fn sys_sched_get_priority_max(_: &Task, policy: u32) -> SysResult {
-    priorities(policy).map(|range| *range.end() as usize)
+    priorities_shown(policy).map(|range| *range.end() as usize)
 }
 
 /// `sched_get_priority_min(2)`: lowest priority of a policy.
 pub fn sys_sched_get_priority_min(_: &Task, policy: u32) -> SysResult {
-    priorities(policy).map(|range| *range.start() as usize)
+    priorities_shown(policy).map(|range| *range.start() as usize)
+}
+
+/// Priorities of a policy as programs are told: also those of `SCHED_DEADLINE`, which no thread
+/// gets here, so that who asks for the limits of all policies is answered as by Linux.
+fn priorities_shown(policy: u32) -> Result<RangeInclusive<u32>, Errno> {
+    if policy == sys::SCHED_DEADLINE {
+        Ok(0..=0)
+    } else {
+        priorities(policy)
+    }
 }
 
 /// `sched_rr_get_interval(2)`: stores the time slice of a thread.
