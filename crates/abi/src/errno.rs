@@ -75,6 +75,7 @@ errnos! {
     EIDRM = 43, "Identifier removed";
     ENODATA = 61, "No data available";
     ETIME = 62, "Timer expired";
+    ENONET = 64, "Machine is not on the network";
     EPROTO = 71, "Protocol error";
     EOVERFLOW = 75, "Value too large for defined data type";
     EILSEQ = 84, "Invalid or incomplete multibyte or wide character";
@@ -89,6 +90,7 @@ errnos! {
     EAFNOSUPPORT = 97, "Address family not supported by protocol";
     EADDRINUSE = 98, "Address already in use";
     EADDRNOTAVAIL = 99, "Cannot assign requested address";
+    ENETDOWN = 100, "Network is down";
     ENETUNREACH = 101, "Network is unreachable";
     ECONNABORTED = 103, "Software caused connection abort";
     ECONNRESET = 104, "Connection reset by peer";
@@ -98,6 +100,8 @@ errnos! {
     ETOOMANYREFS = 109, "Too many references: cannot splice";
     ETIMEDOUT = 110, "Connection timed out";
     ECONNREFUSED = 111, "Connection refused";
+    EHOSTDOWN = 112, "Host is down";
+    EHOSTUNREACH = 113, "No route to host";
     EALREADY = 114, "Operation already in progress";
     EINPROGRESS = 115, "Operation now in progress";
     ESTALE = 116, "Stale file handle";

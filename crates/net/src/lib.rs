@@ -20,9 +20,9 @@ mod stack;
 pub mod unix;
 
 pub use socket::{
-    Address, Caller, KernelMailbox, Linger, LinkAddress, MsgFlags, OptionAccess, OutgoingMessage,
-    ReceivedMessage, ScmRights, Socket, SocketMemory, SocketOps, SocketOptions, SocketType,
-    SupplementaryGroups, TimerCallback, TxTime, Ucred, UnixName, WaitPolicy,
-    set_credentials_provider, set_timer_scheduler,
+    Address, Caller, Frame, FrameLost, KernelMailbox, Linger, LinkAddress, LinkKind, MsgFlags,
+    NetDevice, NewInterface, OptionAccess, OutgoingMessage, ReceivedMessage, ScmRights, Socket,
+    SocketMemory, SocketOps, SocketOptions, SocketType, SupplementaryGroups, TimerCallback, TxTime,
+    Ucred, UnixName, WaitPolicy, set_credentials_provider, set_timer_scheduler,
 };
 pub use stack::Stack;

@@ -16,7 +16,7 @@ use net::inet::{
     ConnectRequest, ConnectionEnd, Datagram, Family, InetStack, Initiator, Network, Route,
     TcpBuffers, TcpEngine, TcpState, procfs,
 };
-use net::socket::{Interface, Interfaces};
+use net::socket::{Interface, InterfaceAddress, InterfaceName, Interfaces, Traffic};
 use net::{Address, Socket, SocketType, Stack};
 
 /// The bytes of a segment, and how many segments are sent before the first is acknowledged.
@@ -46,12 +46,21 @@ impl Interfaces for Wire {
     fn interfaces(&self) -> Vec<Interface> {
         vec![Interface {
             index: 1,
-            name: "eth0",
+            name: InterfaceName::new("eth0").unwrap(),
             flags: 0,
             hardware_type: 1,
             mtu: 1500,
-            hardware_address: [2, 0, 0, 0, 0, 1],
-            addresses: vec![(Self::HOST.into(), 24)],
+            queue_len: 1000,
+            hardware_address: Some([2, 0, 0, 0, 0, 1]),
+            addresses: vec![InterfaceAddress {
+                ip: Self::HOST.into(),
+                prefix_len: 24,
+                peer: None,
+                broadcast: None,
+                scope: 0,
+            }],
+            received: Traffic::default(),
+            sent: Traffic::default(),
         }]
     }
 }
@@ -66,11 +75,13 @@ impl Interfaces for Net {
 }
 
 impl Network for Net {
-    fn route(&self, to: IpAddr) -> fs::Result<Route> {
+    fn route(&self, to: IpAddr, _: u32) -> fs::Result<Route> {
         Ok(Route {
             interface_index: 1,
             source: Wire::HOST.into(),
             local: to == Wire::HOST,
+            broadcast: false,
+            mtu: 1500,
         })
     }
 
@@ -89,6 +100,10 @@ impl Network for Net {
     }
 
     fn transmit(&self, _: &InetStack, _: Datagram) -> fs::Result<()> {
+        Ok(())
+    }
+
+    fn transmit_frame(&self, _: &InetStack, _: u32, _: Vec<u8>) -> fs::Result<()> {
         Ok(())
     }
 }

@@ -63,7 +63,7 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     fs::set_keeps_setid_bits(setuid::keeps_setid_bits);
     fs::charge::set_unlimited(is_superuser);
     fs::sigio::set_sender(Arc::new(SigioSender));
-    net::set_credentials_provider(socket::caller_ucred, socket::groups);
+    net::set_credentials_provider(socket::caller_ucred, socket::groups, socket::is_capable);
     net::netlink::set_taskstats_provider(taskstats::taskstats);
     net::set_timer_scheduler(timer_queue::schedule_for_socket);
     timer_queue::start();

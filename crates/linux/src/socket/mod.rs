@@ -40,6 +40,11 @@ pub(crate) fn groups() -> net::SupplementaryGroups {
     crate::current_task().map_or_else(|| Arc::from([]), |task| task.cred().groups.clone())
 }
 
+/// Whether who runs the calling thread has a capability.
+pub(crate) fn is_capable(capability: u32) -> bool {
+    crate::current_task().is_some_and(|task| task.cred().capable(capability))
+}
+
 /// The socket that an open file is.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use fs::mount::FileSystem;
 use fs::nsfs::{self, NamespaceKind};
 use linux_raw_sys::general as sys;
 use net::Stack;
-use net::inet::Loopback;
+use net::inet::Host;
 
 use crate::state::ipc::limits::IpcLimits;
 use crate::state::ipc::{mqueue, msg, sem, shm};
@@ -80,11 +80,17 @@ impl IpcNamespace {
     }
 }
 
+/// The host below the network stack, which drivers of network devices add interfaces to.
+pub fn host() -> &'static Arc<Host> {
+    static HOST: Once<Arc<Host>> = Once::new();
+    HOST.call_once(Host::new)
+}
+
 /// Namespaces of process 1.
 pub(crate) fn initial() -> &'static Namespaces {
     static FIRST: Once<Namespaces> = Once::new();
     FIRST.call_once(|| {
-        let net = Stack::new(Arc::new(Loopback));
+        let net = Stack::new(host().clone());
         net.sysctls().scale(guard::mem::total_frames());
         Namespaces {
             uts: Arc::new(UtsNamespace::initial()),

@@ -12,7 +12,7 @@ use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
 
-use super::datagram::Datagram;
+use super::datagram::{Datagram, PathMtuDiscovery};
 use super::inet_socket::{Family, InetSocket};
 use super::option_table::{IP, IPV6};
 use super::options;
@@ -498,6 +498,7 @@ pub(super) struct SendParameters {
     pub(super) hop_limit: i32,
     pub(super) traffic_class: i32,
     pub(super) source: Option<IpAddr>,
+    pub(super) path_mtu_discovery: PathMtuDiscovery,
 }
 
 impl SendParameters {
@@ -518,6 +519,9 @@ impl SendParameters {
             hop_limit: chosen(hops),
             traffic_class: chosen(class),
             source: None,
+            path_mtu_discovery: PathMtuDiscovery::from_option(
+                options.int_option(IP, net::IP_MTU_DISCOVER),
+            ),
         };
         for (level, kind, bytes) in control {
             if *level == net::SOL_SOCKET {

@@ -6,14 +6,15 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+use abi::errno::Errno;
 use linux_raw_sys::net;
 
-use super::datagram::Datagram;
+use super::datagram::{Datagram, PathMtuDiscovery};
 use super::ip::{self, UDP_HEADER, V4_HEADER};
+use crate::socket::Interface;
+use crate::socket::interface::ETHERNET_HEADER_LEN;
 
-/// Bytes of an Ethernet header, which the loop's packets have, too.
-pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
-const ETH_P_IP: u16 = 0x0800;
+pub(super) const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 const TCP: u8 = net::IPPROTO_TCP as u8;
 const UDP: u8 = net::IPPROTO_UDP as u8;
@@ -36,6 +37,21 @@ fn ether_type(to: IpAddr) -> u16 {
     if to.is_ipv4() { ETH_P_IP } else { ETH_P_IPV6 }
 }
 
+/// The kind of what a frame of an interface carries (`ETH_P_*`); 0 if that is not known.
+pub(crate) fn protocol(frame: &[u8], interface: &Interface) -> u16 {
+    if interface.link_header_len() == 0 {
+        return match frame.first().map(|first| first >> 4) {
+            Some(4) => ETH_P_IP,
+            Some(6) => ETH_P_IPV6,
+            _ => 0,
+        };
+    }
+    frame
+        .get(ETHERNET_HEADER_LEN - 2..)
+        .and_then(|rest| rest.first_chunk())
+        .map_or(0, |kind| u16::from_be_bytes(*kind))
+}
+
 fn ipv6_header(packet: &Datagram, length: usize) -> Vec<u8> {
     let (IpAddr::V6(from), IpAddr::V6(to)) = (packet.from.ip(), packet.to.ip()) else {
         return Vec::new();
@@ -50,6 +66,28 @@ fn ipv6_header(packet: &Datagram, length: usize) -> Vec<u8> {
         &to.octets(),
     ]
     .concat()
+}
+
+/// The header of a datagram of UDP or UDP-Lite over IPv4, with its checksum.
+///
+/// # Errors
+/// `ENOMEM`.
+pub(super) fn checked_udp_header(datagram: &Datagram) -> Result<Vec<u8>, Errno> {
+    let mut header = fallible::with_capacity(UDP_HEADER)?;
+    header.extend_from_slice(&ip::udp_header(datagram));
+    if let (IpAddr::V4(from), IpAddr::V4(to)) = (datagram.from.ip(), datagram.to.ip()) {
+        let length = UDP_HEADER + datagram.data.len();
+        let mut sum = ::ip::Checksum::pseudo_header(from, to, datagram.protocol, length);
+        sum.add(&header);
+        sum.add(&datagram.data);
+        // 0 would mean that there is none.
+        let sum = match sum.finish() {
+            0 => u16::MAX,
+            sum => sum,
+        };
+        header[UDP_HEADER - 2..].copy_from_slice(&sum.to_be_bytes());
+    }
+    Ok(header)
 }
 
 /// A packet with its link's and all other headers.
@@ -144,6 +182,7 @@ impl Segment<'_> {
             tos: 0,
             timestamp_ns: 0,
             drops: 0,
+            path_mtu_discovery: PathMtuDiscovery::default(),
             data: Vec::new(),
         };
         set_checksum(&mut above, 16, &packet);
@@ -186,6 +225,7 @@ pub(crate) fn parse_frame(frame: &[u8], interface_index: u32) -> Option<Datagram
                 tos: header[0] << 4 | header[1] >> 4,
                 timestamp_ns: 0,
                 drops: 0,
+                path_mtu_discovery: PathMtuDiscovery::default(),
                 data: data.get(..length).unwrap_or(data).to_vec(),
             };
             ip::strip_udp_header(&mut packet)?;
@@ -223,6 +263,7 @@ mod tests {
                 tos: 0,
                 timestamp_ns: 0,
                 drops: 0,
+                path_mtu_discovery: PathMtuDiscovery::default(),
                 data: b"hello".to_vec(),
             };
             let segment = Segment {
@@ -263,6 +304,7 @@ mod tests {
             tos: 0x1c,
             timestamp_ns: 0,
             drops: 0,
+            path_mtu_discovery: PathMtuDiscovery::default(),
             data: data.to_vec(),
         }
     }

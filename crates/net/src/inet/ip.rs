@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use linux_raw_sys::net;
 
-use super::datagram::Datagram;
+use super::datagram::{Datagram, PathMtuDiscovery};
 
 pub(super) const ICMP: u8 = net::IPPROTO_ICMP as u8;
 pub(super) const ICMP6: u8 = net::IPPROTO_ICMPV6 as u8;
@@ -24,15 +24,9 @@ pub(super) const ECHO6: (u8, u8) = (128, 129);
 /// The ones' complement sum of all words, complemented. Of bytes that hold a right checksum it is
 /// 0.
 pub(super) fn checksum(parts: &[&[u8]]) -> u16 {
-    let (mut sum, mut high) = (0u64, true);
-    for byte in parts.iter().copied().flatten() {
-        sum += u64::from(*byte) << if high { 8 } else { 0 };
-        high = !high;
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
+    let mut sum = ::ip::Checksum::default();
+    parts.iter().for_each(|part| sum.add(part));
+    sum.finish()
 }
 
 /// The pseudo-header that an ICMPv6 message, or any over IPv6, is summed up with.
@@ -125,6 +119,7 @@ pub(super) fn parse_ipv4_packet(
         tos: header[1],
         timestamp_ns: 0,
         drops: 0,
+        path_mtu_discovery: PathMtuDiscovery::default(),
         data,
     };
     strip_udp_header(&mut packet)?;

@@ -1,34 +1,43 @@
 //! Packets of other protocols than TCP that arrive at this host: who gets them, and the answers to
 //! echo requests (RFC 792, RFC 4443).
 
+use abi::errno::Errno;
 use fs::Result;
+use linux_raw_sys::net;
 
-use super::datagram::Datagram;
+use super::datagram::{Datagram, PathMtuDiscovery};
 use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6, UDP, UDP_LITE};
+use super::loopback::Loopback;
+use super::network::Route;
 use super::stack::InetStack;
 
 /// The hop limit of an answer.
 const HOPS: u8 = 64;
+const TCP: u8 = net::IPPROTO_TCP as u8;
+const IGMP: u8 = net::IPPROTO_IGMP as u8;
 
 impl InetStack {
     /// A packet of another protocol than TCP has arrived at this host: sockets that listen to its
     /// protocol get a copy, and the protocol does what it does.
     ///
     /// # Errors
-    /// `ECONNREFUSED` for a datagram of UDP that is for nobody.
+    /// `ECONNREFUSED` for a datagram of UDP that is for nobody, `ENOPROTOOPT` for a protocol that
+    /// nobody listens to.
     pub fn deliver_packet(&self, packet: Datagram) -> Result<()> {
         match packet.protocol {
             // What it says has no header: that is made for who listens to packets.
             UDP | UDP_LITE => {
-                self.raw.deliver(&packet, || {
+                let _ = self.raw.deliver(&packet, || {
                     [&ip::udp_header(&packet)[..], &packet.data].concat()
                 });
                 self.udp.deliver(packet)
             }
             protocol => {
-                self.raw.deliver(&packet, || packet.data.clone());
+                let is_heard = self.raw.deliver(&packet, || packet.data.clone());
                 if protocol == ICMP || protocol == ICMP6 {
                     self.receive_icmp(packet);
+                } else if !is_heard && protocol != TCP && protocol != IGMP {
+                    return Err(Errno::ENOPROTOOPT);
                 }
                 Ok(())
             }
@@ -45,9 +54,15 @@ impl InetStack {
             return;
         }
         if packet.data[0] == request {
+            // One to everybody or a group is not answered (`icmp_echo_ignore_broadcasts`).
+            let Some(route) = self.answer_route(&packet) else {
+                return;
+            };
             packet.data[0] = reply;
             core::mem::swap(&mut packet.from, &mut packet.to);
             packet.ttl = HOPS;
+            packet.interface_index = route.interface_index;
+            packet.path_mtu_discovery = PathMtuDiscovery::Never;
             ip::set_icmp_checksum(&mut packet.data, packet.from.ip(), packet.to.ip());
             // An answer that cannot be sent is lost.
             let _ = self.network.transmit(self, packet);
@@ -56,6 +71,20 @@ impl InetStack {
             if let Some(socket) = self.raw.find_ping(v4, id) {
                 socket.receive_echo_reply(packet);
             }
+        } else if let Ok(Some(error)) = ::ip::icmp::parse_error(&packet.data)
+            && v4
+            && self.handle_icmp_error(&error, packet.from.ip())
+        {
+            self.network.learn_path_mtu(&error);
         }
+    }
+
+    /// The route of an answer to a packet, if that was to this host alone.
+    fn answer_route(&self, packet: &Datagram) -> Option<Route> {
+        if packet.interface_index == Loopback::INDEX {
+            return self.route(packet.from.ip()).ok();
+        }
+        let is_own = self.is_local_address(packet.to.ip());
+        self.route(packet.from.ip()).ok().filter(|_| is_own)
     }
 }

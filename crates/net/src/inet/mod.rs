@@ -9,6 +9,8 @@ mod corked;
 mod datagram;
 mod datagram_socket;
 pub(crate) mod frame;
+mod host;
+mod icmp_errors;
 mod inet_socket;
 mod ip;
 mod ip_input;
@@ -26,6 +28,7 @@ mod tcp_info;
 mod udp;
 
 pub use datagram::Datagram;
+pub use host::{Change, ChangeListener, Host};
 pub use inet_socket::Family;
 pub use loopback::Loopback;
 pub use network::{Network, Route};

@@ -303,9 +303,9 @@ fn find_interface(
     group: IpAddr,
 ) -> Result<Interface> {
     let is_it = |interface: &Interface| match index {
-        0 => interface.addresses.iter().any(|(ip, prefix)| match ip {
+        0 => interface.addresses.iter().any(|known| match known.ip {
             IpAddr::V4(ip) => {
-                (u32::from(*ip) ^ u32::from(address)).leading_zeros() >= u32::from(*prefix)
+                (u32::from(ip) ^ u32::from(address)).leading_zeros() >= u32::from(known.prefix_len)
             }
             IpAddr::V6(_) => false,
         }),
@@ -332,13 +332,7 @@ fn set_multicast_interface(common: &InetSocket, value: &[u8]) -> Result<()> {
     } else {
         let interface = find_interface(common.stack(), address, index, address.into())
             .map_err(|_| Errno::EADDRNOTAVAIL)?;
-        interface
-            .addresses
-            .into_iter()
-            .find_map(|(ip, _)| match ip {
-                IpAddr::V4(ip) => Some(ip),
-                IpAddr::V6(_) => None,
-            })
+        interface.first_ipv4().map(|(ip, _)| ip)
     };
     common.options.set_multicast_source(chosen);
     Ok(())

@@ -1,10 +1,13 @@
 //! The trait of a network, which carries between hosts.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use fs::Result;
 
 use super::datagram::Datagram;
+use super::host::Host;
 use super::stack::InetStack;
 use super::tcp::ConnectRequest;
 use crate::socket::Interfaces;
@@ -18,16 +21,21 @@ pub struct Route {
     pub source: IpAddr,
     /// Whether it is this host.
     pub local: bool,
+    /// Whether it is everybody on a link.
+    pub broadcast: bool,
+    /// The longest packet that goes there whole, as far as that is known.
+    pub mtu: u32,
 }
 
 /// The network below the sockets of a stack: carries connections and datagrams between them, and to
 /// other hosts. The guarantees are in `docs/sockets.md`.
 pub trait Network: Interfaces {
-    /// The route to `to`.
+    /// The route to `to`, by the interface with the number `via` if that is not 0 and `to` is
+    /// another host.
     ///
     /// # Errors
-    /// `ENETUNREACH`, `EHOSTUNREACH`.
-    fn route(&self, to: IpAddr) -> Result<Route>;
+    /// `ENETUNREACH`, `EHOSTUNREACH`; `EACCES`, `EINVAL` if a route says so.
+    fn route(&self, to: IpAddr, via: u32) -> Result<Route>;
 
     /// Begins a connection of a socket of `stack`; the request is told what becomes of it, before
     /// this returns or later.
@@ -36,6 +44,31 @@ pub trait Network: Interfaces {
     /// Carries a datagram of a socket of `stack`. What is lost on its way is not told.
     ///
     /// # Errors
-    /// `ECONNREFUSED` if it is known at once that nobody is there.
+    /// `ECONNREFUSED`, `ENOPROTOOPT` if it is known at once that nobody is there; `EMSGSIZE` if it
+    /// is too long and may not be cut; `ENETDOWN`, `ENODEV`, `ENOBUFS`, `ENOMEM`.
     fn transmit(&self, stack: &InetStack, datagram: Datagram) -> Result<()>;
+
+    /// Sends a frame, whole with its link's header, that a program has made.
+    ///
+    /// # Errors
+    /// `ENODEV`, `ENETDOWN`; `ENOBUFS` if the device has no room.
+    fn transmit_frame(&self, stack: &InetStack, interface_index: u32, frame: Vec<u8>)
+    -> Result<()>;
+
+    /// Takes what ICMP says of the MTU of a path, if `error` is about that, of a packet that a
+    /// socket has sent.
+    fn learn_path_mtu(&self, error: &ip::icmp::Error<'_>) {
+        let _ = error;
+    }
+
+    /// The host whose interfaces, addresses and routes programs may change; `None` of a network
+    /// that has nothing to change.
+    fn host(&self) -> Option<&Host> {
+        None
+    }
+
+    /// Tells the network the stack that is above it, which is one. The first call counts.
+    fn attach(&self, stack: &Arc<InetStack>) {
+        let _ = stack;
+    }
 }

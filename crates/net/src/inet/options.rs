@@ -22,6 +22,7 @@ use super::stack::InetStack;
 use super::tcp::TcpSocket;
 use super::tcp_info::tcp_info;
 use crate::OptionAccess;
+use crate::socket::InterfaceAddress;
 
 /// Transport of a socket, as far as options tell it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,19 +133,23 @@ impl InetOptions {
         self.values.lock().multicast_source
     }
 
-    /// The address that multicasts to `group` go out from, if it was chosen.
-    pub(super) fn multicast_source(&self, group: IpAddr) -> Option<IpAddr> {
+    /// The address that multicasts to `group` go out from, and the interface, if they were chosen.
+    pub(super) fn multicast_interface(&self, group: IpAddr) -> Option<(IpAddr, u32)> {
+        if !group.is_multicast() {
+            return None;
+        }
+        let core = &self.stack.core;
         if group.is_ipv4() {
-            return self.multicast_source_v4().map(IpAddr::V4);
+            let source = IpAddr::V4(self.multicast_source_v4()?);
+            let has_it = |known: &InterfaceAddress| known.ip == source;
+            let interface = core.find_interface(|one| one.addresses.iter().any(has_it))?;
+            return Some((source, interface.index));
         }
         let index = self.int_option(IPV6, net::IPV6_MULTICAST_IF);
-        let core = &self.stack.core;
         let interface = core.find_interface(|i| i.index.cast_signed() == index)?;
-        interface
-            .addresses
-            .into_iter()
-            .map(|(ip, _)| ip)
-            .find(IpAddr::is_ipv6)
+        let addresses = interface.addresses.iter().map(|known| known.ip);
+        let source = addresses.into_iter().find(IpAddr::is_ipv6)?;
+        Some((source, interface.index))
     }
 
     pub(super) fn inherit_from(&self, from: &Self) {

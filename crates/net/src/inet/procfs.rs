@@ -324,10 +324,11 @@ pub fn if_inet6(stack: &InetStack) -> String {
     const PERMANENT: u8 = 0x80;
     let mut text = String::new();
     for interface in stack.core.interfaces() {
-        for (ip, prefix) in &interface.addresses {
-            if let IpAddr::V6(ip) = ip {
+        for known in &interface.addresses {
+            if let IpAddr::V6(ip) = known.ip {
+                let prefix = known.prefix_len;
                 let scope = if ip.is_loopback() { HOST } else { 0 };
-                let ip = u128::from(*ip);
+                let ip = u128::from(ip);
                 let _ = writeln!(
                     text,
                     "{ip:032x} {:02x} {prefix:02x} {scope:02x} {PERMANENT:02x} {:>8}",
@@ -339,7 +340,7 @@ pub fn if_inet6(stack: &InetStack) -> String {
     text
 }
 
-/// The text of `/proc/net/dev`. Nothing is counted: the loop carries no packets.
+/// The text of `/proc/net/dev`. Of the loop nothing is counted: it carries no packets.
 #[must_use]
 pub fn dev(stack: &InetStack) -> String {
     let mut text = String::from(
@@ -349,7 +350,23 @@ pub fn dev(stack: &InetStack) -> String {
         let _ = writeln!(
             text,
             "{:>6}: {:7} {:7} {:4} {:4} {:4} {:5} {:10} {:9} {:8} {:7} {:4} {:4} {:4} {:5} {:7} {:10}",
-            interface.name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+            interface.name,
+            interface.received.bytes,
+            interface.received.packets,
+            interface.received.errors,
+            interface.received.dropped,
+            0,
+            0,
+            0,
+            interface.received.multicast,
+            interface.sent.bytes,
+            interface.sent.packets,
+            interface.sent.errors,
+            interface.sent.dropped,
+            0,
+            0,
+            0,
+            0
         );
     }
     text

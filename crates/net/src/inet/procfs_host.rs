@@ -76,9 +76,9 @@ pub fn ipv6_route(stack: &InetStack) -> String {
     const LOCAL: u32 = 0x8020_0001;
     let mut text = String::new();
     for interface in stack.core.interfaces() {
-        for (ip, prefix) in &interface.addresses {
-            if let IpAddr::V6(ip) = ip {
-                let ip = u128::from(*ip);
+        for known in &interface.addresses {
+            if let IpAddr::V6(ip) = known.ip {
+                let (ip, prefix) = (u128::from(ip), known.prefix_len);
                 let name = interface.name;
                 let _ = writeln!(
                     text,

@@ -16,12 +16,15 @@ use super::corked::{CorkState, Corked};
 use super::datagram::Datagram;
 use super::datagram_socket::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::frame;
+use super::icmp_errors::UnreachableReport;
 use super::inet_socket::{Family, InetSocket};
 use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6};
+use super::network::Route;
 use super::option_table::{IP, IPV6};
 use super::options;
 use super::stack::InetStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
+use crate::socket::error_queue::ErrorQueueEntry;
 use crate::socket::message;
 use crate::socket::socket_list::SocketList;
 use crate::socket::{caller_groups, caller_ucred};
@@ -56,22 +59,47 @@ pub(super) struct RawTables {
 
 impl RawTables {
     /// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is
-    /// behind IP's header.
-    pub(super) fn deliver(&self, packet: &Datagram, payload: impl Fn() -> Vec<u8>) {
+    /// behind IP's header. Returns whether there were any.
+    pub(super) fn deliver(&self, packet: &Datagram, payload: impl Fn() -> Vec<u8>) -> bool {
         if self.raw_count.load(Ordering::Acquire) == 0 {
-            return;
+            return false;
         }
         let sockets = self.sockets.all();
+        let mut any = false;
         for socket in sockets
             .iter()
             .filter(|socket| !socket.is_ping && socket.matches(packet))
         {
+            any = true;
             let bare = Datagram {
                 data: payload(),
                 ..packet.clone()
             };
             socket.receive_packet(bare);
         }
+        any
+    }
+
+    /// The raw sockets that may have sent a packet, of which an error tells.
+    pub(super) fn find_senders(
+        &self,
+        protocol: u8,
+        from: IpAddr,
+        to: IpAddr,
+    ) -> impl Iterator<Item = Arc<RawSocket>> {
+        let is_sender = move |socket: &Arc<RawSocket>| {
+            let state = *socket.state.lock();
+            !socket.is_ping
+                && socket.protocol == protocol
+                && socket.is_v4() == to.is_ipv4()
+                && state.local.is_none_or(|ip| ip == from)
+                && state.peer.is_none_or(|peer| peer.ip() == to)
+        };
+        let sockets = match self.raw_count.load(Ordering::Acquire) {
+            0 => None,
+            _ => Some(self.sockets.all()),
+        };
+        sockets.into_iter().flatten().filter(is_sender)
     }
 
     /// The socket that asks with a number.
@@ -261,9 +289,55 @@ impl RawSocket {
     fn transmit(&self, mut packet: Datagram) -> Result<()> {
         self.fill_checksum(&mut packet);
         ip::strip_udp_header(&mut packet).ok_or(Errno::EINVAL)?;
+        self.transmit_whole(packet)
+    }
+
+    fn transmit_whole(&self, packet: Datagram) -> Result<()> {
         let stack = self.common.stack();
-        let _ = stack.network.transmit(stack, packet);
-        Ok(())
+        match stack.network.transmit(stack, packet) {
+            // Nobody there wants it: it has gone out.
+            Err(Errno::ECONNREFUSED | Errno::ENOPROTOOPT) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Whether the socket is told why what it sent was refused.
+    fn wants_errors(&self) -> bool {
+        let option = if self.is_v4() {
+            (IP, net::IP_RECVERR)
+        } else {
+            (IPV6, net::IPV6_RECVERR)
+        };
+        self.common.options.is_enabled(option.0, option.1)
+    }
+
+    /// An ICMP error tells of a packet that the socket has sent, as it tells a UDP socket.
+    pub(super) fn report(&self, report: &UnreachableReport<'_>) {
+        let tells = self.wants_errors();
+        if tells && let Ok(data) = fallible::copy_of(report.data) {
+            self.receiver.options.queue_error(ErrorQueueEntry {
+                error: report.error,
+                offender: Some(SocketAddr::new(report.offender, 0)),
+                to: Some(report.to),
+                time: None,
+                data,
+            });
+        }
+        let peer = self.state.lock().peer;
+        if tells || report.is_hard && peer.is_some_and(|peer| peer.ip() == report.to.ip()) {
+            self.receiver.report_error(report.errno);
+        }
+    }
+
+    /// The route to a destination, which may be everybody only if the socket says so
+    /// (`SO_BROADCAST`).
+    fn route(&self, to: IpAddr) -> Result<Route> {
+        let options = &*self.receiver.options;
+        let route = self.common.stack().route_for(options, to)?;
+        if route.broadcast && !options.is_enabled(net::SO_BROADCAST) {
+            return Err(Errno::EACCES);
+        }
+        Ok(route)
     }
 
     fn fill_checksum(&self, packet: &mut Datagram) {
@@ -363,7 +437,7 @@ impl DatagramProtocol for RawSocket {
             return Ok(());
         }
         let to = self.common.destination(address)?;
-        let route = self.common.stack().route(to.ip())?;
+        let route = self.route(to.ip())?;
         let mut state = self.state.lock();
         self.bind_ping_id(&mut state, 0)?;
         state.local_from_connect |= state.local.is_none();
@@ -398,8 +472,7 @@ impl DatagramProtocol for RawSocket {
             return Err(Errno::ENETUNREACH);
         }
         let sends = SendParameters::new(&self.common, to.ip(), &message.control)?;
-        let stack = self.common.stack();
-        let route = stack.route(to.ip())?;
+        let route = self.route(to.ip())?;
         let source = sends.source.or(state.local).unwrap_or(route.source);
         if self.is_header_included() {
             let packet =
@@ -407,8 +480,7 @@ impl DatagramProtocol for RawSocket {
                     .ok_or(Errno::EINVAL)?;
             self.receiver
                 .queue_tx_timestamps(&message.control, || frame::frame(&packet));
-            // What is lost on its way is not told.
-            let _ = stack.network.transmit(stack, packet);
+            self.transmit_whole(packet)?;
             return Ok(len);
         }
         // An echo request is always whole.
@@ -431,6 +503,7 @@ impl DatagramProtocol for RawSocket {
             tos: sends.traffic_class as u8,
             timestamp_ns: 0,
             drops: 0,
+            path_mtu_discovery: sends.path_mtu_discovery,
             data: if self.is_ping {
                 self.echo_request(message.data)?
             } else {

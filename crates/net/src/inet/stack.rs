@@ -1,6 +1,7 @@
 //! The part of a network stack that `AF_INET` and `AF_INET6` sockets have.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,13 +9,15 @@ use abi::errno::Errno;
 use fs::Result;
 use linux_raw_sys::net;
 
+use super::host::Host;
 use super::inet_socket::Family;
+use super::loopback::Loopback;
 use super::network::{Network, Route};
 use super::raw::{RawSocket, RawTables};
 use super::tcp::{TcpSocket, TcpTables};
 use super::udp::{UdpSocket, UdpTables};
 use crate::socket::core_stack::CoreStack;
-use crate::{Socket, SocketType};
+use crate::{Socket, SocketOptions, SocketType};
 
 /// The state of the internet sockets of a network stack (Linux `struct netns_ipv4`), and the
 /// network that they are over.
@@ -29,14 +32,16 @@ pub struct InetStack {
 
 impl InetStack {
     pub(crate) fn new(core: Arc<CoreStack>, network: Arc<dyn Network>) -> Arc<Self> {
-        Arc::new(Self {
+        let stack = Arc::new(Self {
             tcp: TcpTables::new(&core),
             udp: UdpTables::new(&core),
             raw: RawTables::default(),
             next_id: AtomicU64::new(1),
             network,
             core,
-        })
+        });
+        stack.network.attach(&stack);
+        stack
     }
 
     /// A new socket. `family` is one of the two.
@@ -87,9 +92,47 @@ impl InetStack {
     /// The route to an address.
     ///
     /// # Errors
-    /// `ENETUNREACH`, `EHOSTUNREACH`.
+    /// Those of [`Network::route`].
     pub(crate) fn route(&self, to: IpAddr) -> Result<Route> {
-        self.network.route(to)
+        self.network.route(to, 0)
+    }
+
+    /// The route to an address for a socket with some options (`SO_BINDTODEVICE`).
+    ///
+    /// # Errors
+    /// Those of [`Network::route`].
+    pub(super) fn route_for(&self, options: &SocketOptions, to: IpAddr) -> Result<Route> {
+        let via = if to.is_loopback() {
+            0
+        } else {
+            options.bound_interface()
+        };
+        self.network.route(to, via)
+    }
+
+    /// The route to a group by an interface with the address `source`, which was chosen for it.
+    ///
+    /// # Errors
+    /// Those of [`Network::route`].
+    pub(super) fn route_by(&self, group: IpAddr, source: IpAddr, interface: u32) -> Result<Route> {
+        if interface == Loopback::INDEX {
+            return self.route(source);
+        }
+        let route = self.network.route(group, interface)?;
+        Ok(Route { source, ..route })
+    }
+
+    /// The host whose interfaces programs may change, if there is one.
+    pub fn host(&self) -> Option<&Host> {
+        self.network.host()
+    }
+
+    /// Sends a frame that a program has made, as [`Network::transmit_frame`].
+    ///
+    /// # Errors
+    /// `ENODEV`, `ENETDOWN`, `ENOBUFS`.
+    pub(crate) fn transmit_frame(&self, interface_index: u32, frame: Vec<u8>) -> Result<()> {
+        self.network.transmit_frame(self, interface_index, frame)
     }
 
     /// Whether an address is one of this host's.

@@ -16,7 +16,9 @@ use super::bind_table::{
 use super::corked::{CorkState, Corked};
 use super::datagram::Datagram;
 use super::datagram_socket::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
+use super::icmp_errors::UnreachableReport;
 use super::inet_socket::{Family, InetSocket};
+use super::loopback::Loopback;
 use super::network::Route;
 use super::option_table::{IP, IPV6, UDP, UDP_CORK};
 use super::stack::InetStack;
@@ -65,6 +67,21 @@ impl UdpTables {
         self.udp.len() + self.udplite.len()
     }
 
+    /// The socket that has sent a datagram, of which an error tells.
+    pub(super) fn find_sender(
+        &self,
+        protocol: u8,
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> Option<Arc<UdpSocket>> {
+        let score = |socket: &UdpSocket, fit: u8| {
+            let peer = *socket.peer.lock();
+            peer.is_none_or(|peer| peer == to)
+                .then_some((peer.is_some(), fit))
+        };
+        self.bind_table(protocol).lookup(from, score).pop()
+    }
+
     /// Puts a datagram that has arrived at this host into the queue of whom it is for; of a group,
     /// of all who are in it.
     ///
@@ -77,10 +94,11 @@ impl UdpTables {
                 .bind_table(datagram.protocol)
                 .sockets_at_port(datagram.to.port());
             for member in members.iter().filter(|socket| {
-                socket
-                    .common
-                    .options
-                    .accepts_multicast(group, datagram.from.ip())
+                socket.hears_interface(datagram.interface_index)
+                    && socket
+                        .common
+                        .options
+                        .accepts_multicast(group, datagram.from.ip())
             }) {
                 member.receive_datagram(datagram.clone());
             }
@@ -88,8 +106,9 @@ impl UdpTables {
         }
         let score = |socket: &UdpSocket, fit: u8| {
             let peer = *socket.peer.lock();
-            peer.is_none_or(|peer| peer == datagram.from)
-                .then_some((peer.is_some(), fit))
+            (peer.is_none_or(|peer| peer == datagram.from)
+                && socket.hears_interface(datagram.interface_index))
+            .then_some((peer.is_some(), fit))
         };
         let receivers = self
             .bind_table(datagram.protocol)
@@ -184,6 +203,15 @@ impl UdpSocket {
         self.common.stack().udp.bind_table(self.protocol)
     }
 
+    /// Whether what comes in by an interface may be for it (`SO_BINDTODEVICE`); what comes from
+    /// this host always may.
+    fn hears_interface(&self, index: u32) -> bool {
+        index == Loopback::INDEX || {
+            let bound = self.receiver.options.bound_interface();
+            bound == 0 || bound == index
+        }
+    }
+
     fn receive_datagram(&self, datagram: Datagram) {
         let header = ip::udp_header(&datagram);
         self.receiver.enqueue(datagram, &header);
@@ -257,7 +285,10 @@ impl UdpSocket {
 
     /// Sends a datagram. It has gone out; that nobody was there is told by the next call, to one
     /// who talks to somebody or wants to know all.
-    fn transmit(&self, datagram: Datagram) {
+    ///
+    /// # Errors
+    /// Those of [`super::network::Network::transmit`] for what has not gone out.
+    fn transmit(&self, datagram: Datagram) -> Result<()> {
         let stack = self.common.stack();
         let to = datagram.to;
         let tells = self.wants_errors();
@@ -266,20 +297,38 @@ impl UdpSocket {
         } else {
             Vec::new()
         };
-        if let Err(error) = stack.network.transmit(stack, datagram) {
-            if tells {
-                let entry = ErrorQueueEntry {
-                    error: ExtendedError::port_unreachable(to.is_ipv4()),
-                    offender: Some(SocketAddr::new(to.ip(), 0)),
-                    to: Some(to),
-                    time: None,
-                    data: kept,
-                };
-                self.receiver.options.queue_error(entry);
+        match stack.network.transmit(stack, datagram) {
+            Err(Errno::ECONNREFUSED) => {
+                let error = ExtendedError::port_unreachable(to.is_ipv4());
+                self.report(&UnreachableReport {
+                    error,
+                    errno: Errno::ECONNREFUSED,
+                    is_hard: true,
+                    offender: to.ip(),
+                    to,
+                    data: &kept,
+                });
+                Ok(())
             }
-            if tells || *self.peer.lock() == Some(to) {
-                self.receiver.report_error(error);
-            }
+            result => result,
+        }
+    }
+
+    /// An ICMP error tells of a datagram that the socket has sent: one that wants to know all hears
+    /// of it, and one who talks to somebody if it is lasting.
+    pub(super) fn report(&self, report: &UnreachableReport<'_>) {
+        let tells = self.wants_errors();
+        if tells && let Ok(data) = fallible::copy_of(report.data) {
+            self.receiver.options.queue_error(ErrorQueueEntry {
+                error: report.error,
+                offender: Some(SocketAddr::new(report.offender, 0)),
+                to: Some(report.to),
+                time: None,
+                data,
+            });
+        }
+        if tells || report.is_hard && *self.peer.lock() == Some(report.to) {
+            self.receiver.report_error(report.errno);
         }
     }
 
@@ -292,14 +341,15 @@ impl UdpSocket {
 
     /// The route to a destination; to a group it is through the interface that was chosen for it.
     fn route(&self, to: SocketAddr) -> Result<Route> {
-        let stack = self.common.stack();
-        if !to.ip().is_multicast() {
-            return stack.route(to.ip());
+        let (stack, options) = (self.common.stack(), &*self.receiver.options);
+        let route = match self.common.options.multicast_interface(to.ip()) {
+            Some((source, interface)) => stack.route_by(to.ip(), source, interface)?,
+            None => stack.route_for(options, to.ip())?,
+        };
+        if route.broadcast && !options.is_enabled(net::SO_BROADCAST) {
+            return Err(Errno::EACCES);
         }
-        match self.common.options.multicast_source(to.ip()) {
-            Some(source) => stack.route(source),
-            None => stack.route(to.ip()),
-        }
+        Ok(route)
     }
 
     /// A program's address; an `AF_INET6` socket takes those of `AF_INET`, too.
@@ -418,7 +468,7 @@ impl DatagramProtocol for UdpSocket {
                     .append(message.data, self.longest(), self.cork_state(flags))
         {
             if let Some(whole) = result? {
-                self.transmit(whole);
+                self.transmit(whole)?;
             }
             return Ok(len);
         }
@@ -450,12 +500,13 @@ impl DatagramProtocol for UdpSocket {
             tos: sends.traffic_class as u8,
             timestamp_ns: 0,
             drops: 0,
+            path_mtu_discovery: sends.path_mtu_discovery,
             data: message::copy_of(message.data)?,
         };
         self.receiver
             .queue_tx_timestamps(&message.control, || frame::frame(&datagram));
         if let Some(whole) = self.corked.hold(datagram, self.cork_state(flags)) {
-            self.transmit(whole);
+            self.transmit(whole)?;
         }
         Ok(len)
     }
@@ -476,7 +527,7 @@ impl DatagramProtocol for UdpSocket {
             && !self.common.options.is_enabled(UDP, UDP_CORK)
             && let Some(whole) = self.corked.take()
         {
-            self.transmit(whole);
+            self.transmit(whole)?;
         }
         Ok(())
     }

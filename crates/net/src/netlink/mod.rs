@@ -1,15 +1,17 @@
 //! `AF_NETLINK`: of its protocols the one that tells of interfaces, addresses and routes
 //! (`rtnetlink(7)`), which is what C libraries and language runtimes ask when they list interfaces,
-//! and the one that lists sockets. Nothing can be changed by them, and nobody is told of changes:
-//! there are none. `NETLINK_KOBJECT_UEVENT` can be listened to, and is silent.
+//! and change them, and the one that lists sockets. Groups of the first hear of changes.
+//! `NETLINK_KOBJECT_UEVENT` can be listened to, and is silent.
 
+mod change;
 mod diag;
 mod generic;
 mod message;
+mod monitor;
 mod route;
 
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,8 +21,9 @@ use fs::{File, FileOps, Result};
 pub use generic::set_taskstats_provider;
 use linux_raw_sys::net;
 use message::{NLM_F_ACK, NLM_F_REQUEST, NLMSG_HDRLEN, NlmsgHeader, Reply};
+use task::Mutex;
 
-use crate::inet::InetStack;
+use crate::inet::{ChangeListener, InetStack};
 use crate::socket::caller_ucred;
 use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::unix::UnixStack;
@@ -36,6 +39,9 @@ const NETLINK_SOCK_DIAG: i32 = 4;
 const NETLINK_KOBJECT_UEVENT: i32 = 15;
 /// The protocol of families found by name (`NETLINK_GENERIC`).
 const NETLINK_GENERIC: i32 = 16;
+/// Options: to be in a group, or no longer.
+const NETLINK_ADD_MEMBERSHIP: u32 = 1;
+const NETLINK_DROP_MEMBERSHIP: u32 = 2;
 /// The level of the options of netlink sockets.
 const SOL_NETLINK: u32 = 270;
 
@@ -119,6 +125,9 @@ struct NetlinkSocket {
     endpoint: Endpoint<ReplyQueue>,
     /// The number it is addressed by; 0: none yet.
     port_id: AtomicU32,
+    /// The groups that it is in: bit n is that of group n + 1.
+    groups: AtomicU32,
+    this: Weak<Self>,
 }
 
 /// The state of the `AF_NETLINK` sockets of a network stack, and the stacks that they tell of.
@@ -127,15 +136,23 @@ pub(crate) struct NetlinkStack {
     unix: Arc<UnixStack>,
     /// The number that the next socket of no process is addressed by.
     next_port_id: AtomicU32,
+    /// Sockets that are or were in a group.
+    members: Mutex<Vec<Weak<NetlinkSocket>>>,
 }
 
 impl NetlinkStack {
     pub(crate) fn new(inet: Arc<InetStack>, unix: Arc<UnixStack>) -> Arc<Self> {
-        Arc::new(Self {
+        let stack = Arc::new(Self {
             inet,
             unix,
             next_port_id: AtomicU32::new(u32::MAX),
-        })
+            members: Mutex::default(),
+        });
+        if let Some(host) = stack.inet.host() {
+            let listener: Weak<dyn ChangeListener> = Arc::<Self>::downgrade(&stack);
+            host.set_listener(listener);
+        }
+        stack
     }
 
     /// A new socket.
@@ -153,14 +170,16 @@ impl NetlinkStack {
             return Err(Errno::EPROTONOSUPPORT);
         }
         let options = Arc::new(SocketOptions::new(self.inet.core.clone()));
-        let socket = NetlinkSocket {
+        let socket = Arc::new_cyclic(|this| NetlinkSocket {
             _counted: census::Netlink::default(),
             stack: self.clone(),
             protocol,
             endpoint: Endpoint::new(options.clone()),
             port_id: AtomicU32::new(0),
-        };
-        Ok(Socket::new(Arc::new(socket), options))
+            groups: AtomicU32::new(0),
+            this: this.clone(),
+        });
+        Ok(Socket::new(socket, options))
     }
 }
 
@@ -237,6 +256,9 @@ impl FileOps for NetlinkSocket {
     }
 
     fn release(&self, _: &File) {
+        let mut members = self.stack.members.lock();
+        members.retain(|known| !known.ptr_eq(&self.this));
+        drop(members);
         self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
 }
@@ -278,15 +300,14 @@ impl SocketOps for NetlinkSocket {
     }
 
     fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
-        let Address::Netlink(port_id, _) = address else {
+        let Address::Netlink(port_id, groups) = address else {
             return Err(Errno::EINVAL);
         };
         let id = self.autobind(*port_id);
-        if *port_id == 0 || *port_id == id {
-            Ok(())
-        } else {
-            Err(Errno::EINVAL)
+        if *port_id != 0 && *port_id != id {
+            return Err(Errno::EINVAL);
         }
+        self.set_groups(u32::MAX, *groups)
     }
 
     fn connect(&self, _: &Caller<'_>, address: &Address, _: WaitPolicy) -> Result<()> {
@@ -306,7 +327,8 @@ impl SocketOps for NetlinkSocket {
     }
 
     fn local_address(&self) -> Address {
-        Address::Netlink(self.port_id.load(Ordering::Relaxed), 0)
+        let groups = self.groups.load(Ordering::Relaxed);
+        Address::Netlink(self.port_id.load(Ordering::Relaxed), groups)
     }
 
     fn peer_address(&self) -> Result<Address> {
@@ -392,13 +414,21 @@ impl SocketOps for NetlinkSocket {
 
     fn attach_file(&self, _: &Arc<File>) {}
 
-    fn set_option(&self, level: u32, _: u32, _: &[u8]) -> Result<()> {
-        // Groups, more checks, more words in errors: all without effect where nothing is told
-        // unasked.
-        if level == SOL_NETLINK {
-            Ok(())
-        } else {
-            Err(Errno::ENOPROTOOPT)
+    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        if level != SOL_NETLINK {
+            return Err(Errno::ENOPROTOOPT);
+        }
+        if !matches!(option, NETLINK_ADD_MEMBERSHIP | NETLINK_DROP_MEMBERSHIP) {
+            // More checks, more words in errors.
+            return Ok(());
+        }
+        let group = value.first_chunk().map(|word| u32::from_ne_bytes(*word));
+        let group = group.and_then(|group| group.checked_sub(1));
+        // In groups of higher numbers nothing is told.
+        match group.ok_or(Errno::EINVAL)? {
+            bit @ 0..32 if option == NETLINK_ADD_MEMBERSHIP => self.set_groups(1 << bit, 1 << bit),
+            bit @ 0..32 => self.set_groups(1 << bit, 0),
+            _ => Ok(()),
         }
     }
 }

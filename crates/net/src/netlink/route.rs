@@ -1,28 +1,72 @@
 //! `NETLINK_ROUTE`: interfaces, addresses, routes and rules (`rtnetlink(7)`).
 
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use abi::errno::Errno;
 use fs::Result;
+use ip::neighbour::Neighbour;
 use linux_raw_sys::net;
+use linux_raw_sys::net::net_device_flags::{IFF_LOWER_UP, IFF_UP};
 
+use super::change;
 use super::message::{NLM_F_DUMP, NLM_F_MULTI, NlmsgHeader, Reply};
 use crate::inet::InetStack;
-use crate::socket::{Interface, caller_ucred};
+use crate::socket::{Interface, InterfaceAddress, caller_administers_networks};
 
 /// Messages about links, addresses, routes and rules come in fours: new, delete, get, set.
-const RTM_NEWLINK: u16 = 16;
+pub(super) const RTM_NEWLINK: u16 = 16;
+pub(super) const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
-const RTM_NEWADDR: u16 = 20;
+pub(super) const RTM_SETLINK: u16 = 19;
+pub(super) const RTM_NEWADDR: u16 = 20;
+pub(super) const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
-const RTM_NEWROUTE: u16 = 24;
+pub(super) const RTM_NEWROUTE: u16 = 24;
+pub(super) const RTM_DELROUTE: u16 = 25;
 const RTM_GETROUTE: u16 = 26;
+pub(super) const RTM_NEWNEIGH: u16 = 28;
+pub(super) const RTM_DELNEIGH: u16 = 29;
+const RTM_GETNEIGH: u16 = 30;
 const RTM_NEWRULE: u16 = 32;
 const RTM_GETRULE: u16 = 34;
 const RTM_BASE: u16 = RTM_NEWLINK;
 const KINDS: u16 = 4;
 const GET: u16 = 2;
+
+/// Attributes of links.
+pub(super) const IFLA_ADDRESS: u16 = 1;
+const IFLA_BROADCAST: u16 = 2;
+pub(super) const IFLA_IFNAME: u16 = 3;
+pub(super) const IFLA_MTU: u16 = 4;
+const IFLA_QDISC: u16 = 6;
+const IFLA_STATS: u16 = 7;
+pub(super) const IFLA_TXQLEN: u16 = 13;
+const IFLA_OPERSTATE: u16 = 16;
+const IFLA_LINKMODE: u16 = 17;
+pub(super) const IFLA_LINKINFO: u16 = 18;
+const IFLA_STATS64: u16 = 23;
+const IFLA_GROUP: u16 = 27;
+const IFLA_CARRIER: u16 = 33;
+/// Attributes of addresses.
+pub(super) const IFA_ADDRESS: u16 = 1;
+pub(super) const IFA_LOCAL: u16 = 2;
+const IFA_LABEL: u16 = 3;
+pub(super) const IFA_BROADCAST: u16 = 4;
+const IFA_CACHEINFO: u16 = 6;
+const IFA_FLAGS: u16 = 8;
+/// Attributes of routes.
+pub(super) const RTA_DST: u16 = 1;
+pub(super) const RTA_OIF: u16 = 4;
+pub(super) const RTA_GATEWAY: u16 = 5;
+pub(super) const RTA_PRIORITY: u16 = 6;
+pub(super) const RTA_PREFSRC: u16 = 7;
+pub(super) const RTA_TABLE: u16 = 15;
+/// Attributes of neighbours.
+pub(super) const NDA_DST: u16 = 1;
+pub(super) const NDA_LLADDR: u16 = 2;
+/// The table of routes that administrators make.
+pub(super) const RT_TABLE_MAIN: u32 = 254;
 
 const RT_SCOPE_HOST: u8 = 254;
 const IFA_F_PERMANENT: u8 = 0x80;
@@ -35,7 +79,7 @@ const RTN_LOCAL: u8 = 2;
 const RULES: [(u8, u32); 3] = [(RT_TABLE_LOCAL, 0), (254, 32_766), (253, 32_767)];
 
 impl Reply {
-    fn push_link(&mut self, flags: u16, interface: &Interface) {
+    pub(super) fn push_link(&mut self, kind: u16, flags: u16, interface: &Interface) {
         let fixed = [
             &[0, 0][..],
             &interface.hardware_type.to_ne_bytes(),
@@ -45,28 +89,41 @@ impl Reply {
         ]
         .concat();
         let name = [interface.name.as_bytes(), &[0]].concat();
-        let attributes: [(u16, &[u8]); 11] = [
-            (3, &name),
-            (13, &1000u32.to_ne_bytes()),
-            (16, &[0]),
-            (17, &[0]),
-            (4, &interface.mtu.to_ne_bytes()),
-            (27, &[0; 4]),
-            (6, b"noqueue\0"),
-            (1, &interface.hardware_address),
-            (2, &[0; 6]),
-            // Nothing is counted: the loop carries no packets.
-            (7, &[0; 96]),
-            (23, &[0; 192]),
+        let hardware_len = usize::from(interface.hardware_len());
+        let (address, broadcast) = (
+            interface.hardware_address.unwrap_or_default(),
+            interface.hardware_broadcast(),
+        );
+        let (short, long) = link_statistics(interface);
+        let attributes: [(u16, &[u8]); 12] = [
+            (IFLA_IFNAME, &name),
+            (IFLA_TXQLEN, &interface.queue_len.to_ne_bytes()),
+            (IFLA_OPERSTATE, &[operational_state(interface)]),
+            (IFLA_LINKMODE, &[0]),
+            (IFLA_MTU, &interface.mtu.to_ne_bytes()),
+            (IFLA_GROUP, &[0; 4]),
+            (IFLA_CARRIER, &[u8::from(interface.has_flag(IFF_LOWER_UP))]),
+            (IFLA_QDISC, b"noqueue\0"),
+            (IFLA_ADDRESS, &address[..hardware_len]),
+            (IFLA_BROADCAST, &broadcast[..hardware_len]),
+            (IFLA_STATS, &short),
+            (IFLA_STATS64, &long),
         ];
-        self.push_message(RTM_NEWLINK, flags, &fixed, &attributes);
+        self.push_message(kind, flags, &fixed, &attributes);
     }
 
-    fn push_address(&mut self, flags: u16, interface: &Interface, ip: IpAddr, prefix: u8) {
+    pub(super) fn push_address(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        interface: &Interface,
+        known: &InterfaceAddress,
+    ) {
+        let ip = known.ip;
         let (family, octets) = family_and_octets(ip);
-        let scope = if ip.is_loopback() { RT_SCOPE_HOST } else { 0 };
+        let (_, network) = family_and_octets(known.network_ip());
         let fixed = [
-            &[family, prefix, IFA_F_PERMANENT, scope][..],
+            &[family, known.prefix_len, IFA_F_PERMANENT, known.scope][..],
             &interface.index.to_ne_bytes(),
         ]
         .concat();
@@ -75,27 +132,23 @@ impl Reply {
         // Preferred and valid for ever; when it was made and changed.
         let life = [u32::MAX, u32::MAX, 0, 0].map(u32::to_ne_bytes).concat();
         // Only IPv4 addresses have labels.
+        let broadcast = known.broadcast.map(|ip| ip.octets());
+        let mut attributes: [(u16, &[u8]); 6] = [(IFA_ADDRESS, &network[..]); 6];
+        let mut count = 1;
+        let mut add = |kind, value| {
+            attributes[count] = (kind, value);
+            count += 1;
+        };
         if ip.is_ipv4() {
-            self.push_message(
-                RTM_NEWADDR,
-                flags,
-                &fixed,
-                &[
-                    (1, &octets),
-                    (2, &octets),
-                    (3, &name),
-                    (8, &mark),
-                    (6, &life),
-                ],
-            );
-        } else {
-            self.push_message(
-                RTM_NEWADDR,
-                flags,
-                &fixed,
-                &[(1, &octets), (8, &mark), (6, &life)],
-            );
+            add(IFA_LOCAL, &octets);
+            if let Some(broadcast) = &broadcast {
+                add(IFA_BROADCAST, broadcast);
+            }
+            add(IFA_LABEL, &name);
         }
+        add(IFA_FLAGS, &mark);
+        add(IFA_CACHEINFO, &life);
+        self.push_message(kind, flags, &fixed, &attributes[..count]);
     }
 
     /// Adds the route that says that an address' network is this host's.
@@ -125,6 +178,74 @@ impl Reply {
         );
     }
 
+    /// Adds a route of the table that administrators make.
+    pub(super) fn push_route(&mut self, kind: u16, flags: u16, route: &ip::route::Route) {
+        let fixed = [
+            net::AF_INET as u8,
+            route.destination.length,
+            0,
+            0,
+            RT_TABLE_MAIN as u8,
+            route.protocol,
+            route.scope,
+            route.kind as u8,
+            0,
+            0,
+            0,
+            0,
+        ];
+        let table = RT_TABLE_MAIN.to_ne_bytes();
+        let (to, metric) = (
+            route.destination.address.octets(),
+            route.metric.to_ne_bytes(),
+        );
+        let index = route.interface.to_ne_bytes();
+        let source = route.source.map(|source| source.octets());
+        let gateway = route.gateway.map(|gateway| gateway.octets());
+        let mut attributes: [(u16, &[u8]); 6] = [(RTA_TABLE, &table[..]); 6];
+        let mut count = 1;
+        let mut add = |kind, value| {
+            attributes[count] = (kind, value);
+            count += 1;
+        };
+        if route.destination.length > 0 {
+            add(RTA_DST, &to);
+        }
+        if route.metric > 0 {
+            add(RTA_PRIORITY, &metric);
+        }
+        if let Some(source) = &source {
+            add(RTA_PREFSRC, source);
+        }
+        if let Some(gateway) = &gateway {
+            add(RTA_GATEWAY, gateway);
+        }
+        if route.interface > 0 {
+            add(RTA_OIF, &index);
+        }
+        self.push_message(kind, flags, &fixed, &attributes[..count]);
+    }
+
+    /// Adds a neighbour.
+    pub(super) fn push_neighbour(&mut self, kind: u16, flags: u16, neighbour: &Neighbour) {
+        const UNICAST: u8 = 1;
+        let (family, octets) = family_and_octets(neighbour.key.address);
+        let fixed = [
+            &[family, 0, 0, 0][..],
+            &neighbour.key.interface.to_ne_bytes(),
+            &(neighbour.state as u16).to_ne_bytes(),
+            &[0, UNICAST],
+        ]
+        .concat();
+        match &neighbour.hardware {
+            Some(hardware) => {
+                let attributes = [(NDA_DST, &octets[..]), (NDA_LLADDR, hardware)];
+                self.push_message(kind, flags, &fixed, &attributes);
+            }
+            None => self.push_message(kind, flags, &fixed, &[(NDA_DST, &octets)]),
+        }
+    }
+
     /// Adds the route to one address.
     ///
     /// # Errors
@@ -132,6 +253,18 @@ impl Reply {
     fn push_route_to(&mut self, stack: &InetStack, to: &IpAddr) -> Result<()> {
         const FOUND: u32 = 0x200;
         let route = stack.route(*to)?;
+        let gateway = match (to, stack.host()) {
+            (IpAddr::V4(to), Some(host)) if !route.local && !route.broadcast => host
+                .lookup_route(*to)
+                .and_then(|found| found.gateway)
+                .map(|gateway| gateway.octets()),
+            _ => None,
+        };
+        let table = if route.local {
+            u32::from(RT_TABLE_LOCAL)
+        } else {
+            RT_TABLE_MAIN
+        };
         let ((family, octets), (_, source)) =
             (family_and_octets(*to), family_and_octets(route.source));
         let fixed = [
@@ -140,7 +273,7 @@ impl Reply {
                 (octets.len() * 8) as u8,
                 0,
                 0,
-                RT_TABLE_LOCAL,
+                table as u8,
                 0,
                 0,
                 if route.local { RTN_LOCAL } else { 1 },
@@ -148,16 +281,22 @@ impl Reply {
             &FOUND.to_ne_bytes(),
         ]
         .concat();
-        let (table, index) = (
-            u32::from(RT_TABLE_LOCAL).to_ne_bytes(),
-            route.interface_index.to_ne_bytes(),
-        );
-        self.push_message(
-            RTM_NEWROUTE,
-            0,
-            &fixed,
-            &[(15, &table), (1, &octets), (4, &index), (7, &source)],
-        );
+        let (table, index) = (table.to_ne_bytes(), route.interface_index.to_ne_bytes());
+        let mut attributes: [(u16, &[u8]); 5] = [
+            (RTA_TABLE, &table),
+            (RTA_DST, &octets),
+            (RTA_OIF, &index),
+            (RTA_PREFSRC, &source),
+            (RTA_GATEWAY, &[]),
+        ];
+        let count = match &gateway {
+            Some(gateway) => {
+                attributes[4].1 = gateway;
+                5
+            }
+            None => 4,
+        };
+        self.push_message(RTM_NEWROUTE, 0, &fixed, &attributes[..count]);
         Ok(())
     }
 
@@ -177,6 +316,43 @@ impl Reply {
                 (21, &[RTPROT_KERNEL]),
             ],
         );
+    }
+}
+
+/// `struct rtnl_link_stats` and `struct rtnl_link_stats64`.
+fn link_statistics(interface: &Interface) -> ([u8; 96], [u8; 192]) {
+    let (received, sent) = (&interface.received, &interface.sent);
+    let numbers = [
+        received.packets,
+        sent.packets,
+        received.bytes,
+        sent.bytes,
+        received.errors,
+        sent.errors,
+        received.dropped,
+        sent.dropped,
+        received.multicast,
+    ];
+    let (mut short, mut long) = ([0; 96], [0; 192]);
+    for (at, number) in numbers.into_iter().enumerate() {
+        short[at * 4..][..4].copy_from_slice(&(number as u32).to_ne_bytes());
+        long[at * 8..][..8].copy_from_slice(&number.to_ne_bytes());
+    }
+    (short, long)
+}
+
+/// The state of RFC 2863 (`IF_OPER_*`); Linux does not know that of links without a driver that
+/// tells.
+fn operational_state(interface: &Interface) -> u8 {
+    const UNKNOWN: u8 = 0;
+    const DOWN: u8 = 2;
+    const UP: u8 = 6;
+    let (is_up, has_carrier) = (interface.has_flag(IFF_UP), interface.has_flag(IFF_LOWER_UP));
+    let is_loop = interface.has_flag(net::net_device_flags::IFF_LOOPBACK);
+    match (is_up, has_carrier) {
+        (true, true) if is_loop || interface.hardware_address.is_none() => UNKNOWN,
+        (true, true) => UP,
+        _ => DOWN,
     }
 }
 
@@ -201,7 +377,7 @@ fn destination(body: &[u8]) -> Result<IpAddr> {
 }
 
 /// The attributes behind the fixed part of a request: kinds and values.
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     core::iter::from_fn(move || {
         let [l0, l1, k0, k1, value @ ..] = rest else {
             return None;
@@ -222,7 +398,7 @@ fn family_and_octets(ip: IpAddr) -> (u8, Vec<u8>) {
 }
 
 /// The interface that a request about one of them means: by number, or by name in an attribute.
-fn requested_interface(stack: &InetStack, body: &[u8]) -> Result<Interface> {
+pub(super) fn requested_interface(stack: &InetStack, body: &[u8]) -> Result<Interface> {
     const FIXED: usize = 16;
     const NAMES: [u16; 2] = [3, 53];
     let index = body
@@ -258,6 +434,9 @@ fn is_no_op(body: &[u8], interface: &Interface) -> bool {
     only_name && changed != 0 && (flags ^ interface.flags) & changed == 0
 }
 
+/// An address of the family of IPv4.
+const ANY_IPV4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 /// Answers a request about interfaces, addresses, routes and rules. Returns whether the answer is a
 /// list, which ends with a message of its own.
 pub(super) fn handle_message(stack: &InetStack, reply: &mut Reply, body: &[u8]) -> Result<bool> {
@@ -272,30 +451,48 @@ pub(super) fn handle_message(stack: &InetStack, reply: &mut Reply, body: &[u8]) 
         return Ok(false);
     }
     if kind % KINDS != GET {
-        return Err(if caller_ucred().uid == 0 {
-            Errno::EOPNOTSUPP
-        } else {
-            Errno::EPERM
-        });
+        if !caller_administers_networks() {
+            return Err(Errno::EPERM);
+        }
+        let host = stack.host().ok_or(Errno::EOPNOTSUPP)?;
+        return change::handle(stack, host, reply.request, body).map(|()| false);
     }
     let all = flags & NLM_F_DUMP != 0;
     let family = body.first().copied().unwrap_or(0);
     let wanted = |ip: IpAddr| family == 0 || family_and_octets(ip).0 == family;
     match kind {
-        RTM_GETLINK if !all => reply.push_link(0, &requested_interface(stack, body)?),
+        RTM_GETLINK if !all => {
+            reply.push_link(RTM_NEWLINK, 0, &requested_interface(stack, body)?);
+        }
         RTM_GETLINK => stack
             .core
             .interfaces()
             .iter()
-            .for_each(|interface| reply.push_link(NLM_F_MULTI, interface)),
+            .for_each(|interface| reply.push_link(RTM_NEWLINK, NLM_F_MULTI, interface)),
         RTM_GETADDR | RTM_GETROUTE if all => {
+            if let Some(host) = stack
+                .host()
+                .filter(|_| kind == RTM_GETROUTE && wanted(ANY_IPV4))
+            {
+                for route in host.routes()? {
+                    reply.push_route(RTM_NEWROUTE, NLM_F_MULTI, &route);
+                }
+            }
             for interface in stack.core.interfaces() {
-                for &(ip, prefix) in interface.addresses.iter().filter(|(ip, _)| wanted(*ip)) {
+                for known in interface.addresses.iter().filter(|known| wanted(known.ip)) {
                     if kind == RTM_GETADDR {
-                        reply.push_address(NLM_F_MULTI, &interface, ip, prefix);
+                        reply.push_address(RTM_NEWADDR, NLM_F_MULTI, &interface, known);
                     } else {
+                        let (ip, prefix) = (known.ip, known.prefix_len);
                         reply.push_local_route(NLM_F_MULTI, &interface, ip, prefix);
                     }
+                }
+            }
+        }
+        RTM_GETNEIGH if all => {
+            if let Some(host) = stack.host().filter(|_| wanted(ANY_IPV4)) {
+                for neighbour in host.neighbours()? {
+                    reply.push_neighbour(RTM_NEWNEIGH, NLM_F_MULTI, &neighbour);
                 }
             }
         }
@@ -311,7 +508,7 @@ pub(super) fn handle_message(stack: &InetStack, reply: &mut Reply, body: &[u8]) 
                 .for_each(|rule| reply.push_rule(family.max(net::AF_INET as u8), *rule));
         }
         RTM_GETROUTE => reply.push_route_to(stack, &destination(body)?)?,
-        // Lists of what there is none of: neighbours, queueing disciplines.
+        // Lists of what there is none of: queueing disciplines.
         _ if all => {}
         _ => return Err(Errno::EOPNOTSUPP),
     }

@@ -18,13 +18,14 @@ use fallible::Text;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
+use linux_raw_sys::net::net_device_flags::{IFF_LOOPBACK, IFF_UP};
 use ring::{Ring, RingPacket, RingRequest};
 use task::Mutex;
 
 use crate::inet::{InetStack, frame};
 use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::extended_options::realtime_ns;
-use crate::socket::tap::{PACKET_HOST, PacketTap};
+use crate::socket::tap::{PACKET_HOST, PACKET_OUTGOING, PacketTap};
 use crate::socket::{Interface, SocketMemory, caller_ucred, timer};
 use crate::{
     Address, Caller, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps,
@@ -229,20 +230,27 @@ impl timer::TimerCallback for BlockRetireTimer {
     }
 }
 
+/// The hardware address that a frame says it is from, and its length.
+fn sender_address(frame: &[u8], interface: &Interface) -> (u8, [u8; 8]) {
+    let mut address = [0; 8];
+    let len = usize::from(interface.hardware_len());
+    if let Some(from) = frame.get(len..len * 2) {
+        address[..len].copy_from_slice(from);
+    }
+    (len as u8, address)
+}
+
 impl PacketTap for PacketSocket {
     fn receive_frame(&self, frame: &[u8], interface: &Interface, packet_type: u8) {
         let bound = *self.binding.lock();
-        let protocol = frame
-            .get(frame::ETHERNET_HEADER_LEN - 2..)
-            .and_then(|rest| rest.first_chunk())
-            .map_or(0, |b| u16::from_be_bytes(*b));
+        let protocol = frame::protocol(frame, interface);
         let meant = match bound.protocol {
             0 => false,
             // What goes out is for those only who want everything.
             ETH_P_ALL => {
-                packet_type == PACKET_HOST || !self.ignore_outgoing.load(Ordering::Relaxed)
+                packet_type != PACKET_OUTGOING || !self.ignore_outgoing.load(Ordering::Relaxed)
             }
-            wanted => packet_type == PACKET_HOST && wanted == protocol,
+            wanted => packet_type != PACKET_OUTGOING && wanted == protocol,
         };
         if !meant
             || !(bound.interface == 0 || bound.interface == interface.index)
@@ -251,15 +259,16 @@ impl PacketTap for PacketSocket {
             return;
         }
         let link_header_len = if self.socket_type == SocketType::Raw {
-            frame::ETHERNET_HEADER_LEN
+            interface.link_header_len()
         } else {
             0
         };
         let mut data = if link_header_len == 0 {
-            &frame[frame::ETHERNET_HEADER_LEN.min(frame.len())..]
+            &frame[interface.link_header_len().min(frame.len())..]
         } else {
             frame
         };
+        let (hardware_len, hardware_address) = sender_address(frame, interface);
         let original_len = data.len();
         if let Some(filter) = self.endpoint.options.filter() {
             match filter.run(&FilterInput {
@@ -278,8 +287,8 @@ impl PacketTap for PacketSocket {
             interface_index: interface.index.cast_signed(),
             hardware_type: interface.hardware_type,
             packet_type,
-            hardware_len: interface.hardware_address.len() as u8,
-            hardware_address: interface.padded_hardware_address(),
+            hardware_len,
+            hardware_address,
         };
         let told = {
             let mut queue = self.endpoint.queue.lock();
@@ -371,7 +380,10 @@ impl PacketSocket {
     /// `struct tpacket_auxdata`.
     fn auxdata(&self, packet: &QueuedPacket) -> Vec<u8> {
         let network = if self.socket_type == SocketType::Raw {
-            frame::ETHERNET_HEADER_LEN as u16
+            self.interface(packet.from.interface_index.cast_unsigned())
+                .ok()
+                .flatten()
+                .map_or(0, |interface| interface.link_header_len() as u16)
         } else {
             0
         };
@@ -562,9 +574,9 @@ impl SocketOps for PacketSocket {
             interface,
         } = *self.binding.lock();
         let found = self.interface(interface).ok().flatten();
-        let (hardware_type, hardware_len) = found.as_ref().map_or((0, 0), |known| {
-            (known.hardware_type, known.hardware_address.len() as u8)
-        });
+        let (hardware_type, hardware_len) = found
+            .as_ref()
+            .map_or((0, 0), |known| (known.hardware_type, known.hardware_len()));
         let hardware_address = found.map_or([0; 8], |known| known.padded_hardware_address());
         Address::Packet(LinkAddress {
             protocol,
@@ -595,39 +607,39 @@ impl SocketOps for PacketSocket {
             Some(_) => return Err(Errno::EINVAL),
         };
         let interface = self.interface(index)?.ok_or(Errno::ENXIO)?;
-        let link = if self.socket_type == SocketType::Raw {
-            0
-        } else {
-            frame::ETHERNET_HEADER_LEN
-        };
-        let frame = if link == 0 {
-            message.data.to_vec()
-        } else {
-            [
-                &[0; frame::ETHERNET_HEADER_LEN - 2][..],
-                &protocol.to_be_bytes(),
-                message.data,
-            ]
-            .concat()
-        };
-        if frame.len() < frame::ETHERNET_HEADER_LEN {
+        if !interface.has_flag(IFF_UP) {
+            return Err(Errno::ENETDOWN);
+        }
+        let header_len = interface.link_header_len();
+        let is_raw = self.socket_type == SocketType::Raw;
+        if is_raw && message.data.len() < header_len {
             return Err(Errno::EINVAL);
         }
-        if frame.len() > interface.mtu as usize + frame::ETHERNET_HEADER_LEN {
+        let header_room = if is_raw { 0 } else { header_len };
+        if message.data.len() + header_room > interface.mtu as usize + header_len {
             return Err(Errno::EMSGSIZE);
         }
-        let stack = &self.stack.inet;
-        stack
-            .core
-            .taps
-            .deliver(&frame, &interface, Some(&self.tap()));
-        // As on Linux: of IPv4 the loop's addresses are not believed to come in from a program.
-        if let Some(packet) =
-            frame::parse_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6())
-        {
-            // What is for nobody is lost.
-            let _ = stack.deliver_packet(packet);
+        let mut frame = fallible::with_capacity(header_room + message.data.len())?;
+        if header_room > 0 {
+            let to = match message.to {
+                Some((_, Address::Packet(to))) => {
+                    *to.hardware_address.first_chunk().unwrap_or(&[0; 6])
+                }
+                _ => [0; 6],
+            };
+            frame.extend_from_slice(&to);
+            frame.extend_from_slice(&interface.hardware_address.unwrap_or_default());
+            frame.extend_from_slice(&protocol.to_be_bytes());
         }
+        frame.extend_from_slice(message.data);
+        let (stack, sender) = (&self.stack.inet, self.tap());
+        if interface.has_flag(IFF_LOOPBACK) {
+            stack.core.taps.deliver(&frame, &interface, Some(&sender));
+        } else {
+            let taps = &stack.core.taps;
+            taps.deliver_one_way(&frame, &interface, PACKET_OUTGOING, Some(&sender));
+        }
+        stack.transmit_frame(interface.index, frame)?;
         Ok(message.data.len())
     }
 

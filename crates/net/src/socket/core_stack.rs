@@ -65,17 +65,21 @@ impl CoreStack {
 impl CoreStack {
     /// A stack whose only interface is a loop without addresses.
     pub(crate) fn for_tests() -> Arc<Self> {
+        use super::interface::{InterfaceName, Traffic};
         struct Lo;
         impl Interfaces for Lo {
             fn interfaces(&self) -> Vec<Interface> {
                 alloc::vec![Interface {
                     index: 1,
-                    name: "lo",
+                    name: InterfaceName::new("lo").expect("a name"),
                     flags: 0,
                     hardware_type: 0,
                     mtu: 65_536,
-                    hardware_address: [0; 6],
+                    queue_len: 0,
+                    hardware_address: Some([0; 6]),
                     addresses: Vec::new(),
+                    received: Traffic::default(),
+                    sent: Traffic::default(),
                 }]
             }
         }

@@ -10,15 +10,13 @@ use linux_raw_sys::ioctl as nr;
 
 use super::address::Address;
 use super::core_stack::CoreStack;
-use super::interface::Interface;
+use super::interface::{IFNAMSIZ, Interface, InterfaceAddress};
 
 /// Requests of wireless interfaces.
 const WIRELESS_FIRST: u32 = 0x8b00;
 const WIRELESS_LAST: u32 = 0x8bff;
 /// The flag of one that is up.
 const UP: u32 = linux_raw_sys::net::net_device_flags::IFF_UP as u32;
-/// Bytes of an interface's name.
-const IFNAMSIZ: usize = 16;
 /// `struct ifreq`: the name, and 24 bytes whose meaning is the request's.
 type IfReq = [u8; 40];
 /// `struct ifconf`: bytes of room, padding, and where it is.
@@ -38,13 +36,8 @@ const SET_REQUESTS: [u32; 7] = [
     nr::SIOCSIFBRDADDR,
 ];
 
-fn ipv4_address(interface: &Interface) -> Result<(Ipv4Addr, u8)> {
-    let mut addresses = interface.addresses.iter();
-    let found = addresses.find_map(|(ip, prefix)| match ip {
-        IpAddr::V4(ip) => Some((*ip, *prefix)),
-        IpAddr::V6(_) => None,
-    });
-    found.ok_or(Errno::EADDRNOTAVAIL)
+fn ipv4_address(interface: &Interface) -> Result<(Ipv4Addr, &InterfaceAddress)> {
+    interface.first_ipv4().ok_or(Errno::EADDRNOTAVAIL)
 }
 
 /// `struct sockaddr_in`.
@@ -65,7 +58,7 @@ fn get_ifconf(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usize> {
     let mut bytes = Vec::new();
     for interface in stack.interfaces() {
         if let Ok((ip, _)) = ipv4_address(&interface) {
-            bytes.extend_from_slice(&encode_ifreq(interface.name, &encode_sockaddr_in(ip)));
+            bytes.extend_from_slice(&encode_ifreq(&interface.name, &encode_sockaddr_in(ip)));
         }
     }
     if at != 0 {
@@ -91,7 +84,7 @@ fn check_unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<
         nr::SIOCSIFMTU => word == interface.mtu,
         nr::SIOCSIFADDR => ip() == Some(ipv4_address(interface)?.0.into()),
         nr::SIOCSIFNETMASK => {
-            ip() == Some(Ipv4Addr::from(netmask(ipv4_address(interface)?.1)).into())
+            ip() == Some(Ipv4Addr::from(netmask(ipv4_address(interface)?.1.prefix_len)).into())
         }
         _ => false,
     };
@@ -164,24 +157,30 @@ pub(super) fn ioctl(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usi
     let interface = stack.find_interface(is_it).ok_or(Errno::ENODEV)?;
     let value = match request.command {
         nr::SIOCGIFFLAGS => (interface.flags as u16).to_ne_bytes().to_vec(),
-        nr::SIOCGIFADDR | nr::SIOCGIFDSTADDR => encode_sockaddr_in(ipv4_address(&interface)?.0),
-        // The loop has none.
-        nr::SIOCGIFBRDADDR => encode_sockaddr_in(Ipv4Addr::UNSPECIFIED),
-        nr::SIOCGIFNETMASK => encode_sockaddr_in(netmask(ipv4_address(&interface)?.1)),
+        nr::SIOCGIFADDR => encode_sockaddr_in(ipv4_address(&interface)?.0),
+        nr::SIOCGIFDSTADDR => {
+            let (ip, known) = ipv4_address(&interface)?;
+            encode_sockaddr_in(known.peer.unwrap_or(ip))
+        }
+        nr::SIOCGIFBRDADDR => {
+            let (_, known) = ipv4_address(&interface)?;
+            encode_sockaddr_in(known.broadcast.unwrap_or(Ipv4Addr::UNSPECIFIED))
+        }
+        nr::SIOCGIFNETMASK => encode_sockaddr_in(netmask(ipv4_address(&interface)?.1.prefix_len)),
         nr::SIOCGIFMTU => interface.mtu.to_ne_bytes().to_vec(),
         nr::SIOCGIFHWADDR => [
             &interface.hardware_type.to_ne_bytes()[..],
-            &interface.hardware_address,
+            &interface.hardware_address.unwrap_or_default(),
         ]
         .concat(),
         nr::SIOCGIFMETRIC => 0u32.to_ne_bytes().to_vec(),
-        nr::SIOCGIFTXQLEN => 1000u32.to_ne_bytes().to_vec(),
+        nr::SIOCGIFTXQLEN => interface.queue_len.to_ne_bytes().to_vec(),
         nr::SIOCGIFMAP => [0; 24].to_vec(),
         change if SET_REQUESTS.contains(&change) => {
             return check_unchanged(change, &interface, &bytes[IFNAMSIZ..]);
         }
         _ => interface.index.to_ne_bytes().to_vec(),
     };
-    request.write(&encode_ifreq(interface.name, &value))?;
+    request.write(&encode_ifreq(&interface.name, &value))?;
     Ok(0)
 }

@@ -44,11 +44,19 @@ impl ExtendedError {
             (ORIGIN_ICMP6, 1, 4)
         };
         Self {
-            errno: Errno::ECONNREFUSED.raw().cast_unsigned(),
             origin,
+            ..Self::icmp(Errno::ECONNREFUSED, kind, code, 0)
+        }
+    }
+
+    /// An error that ICMP tells of; `info` is the MTU of a path.
+    pub(crate) fn icmp(error: Errno, kind: u8, code: u8, info: u32) -> Self {
+        Self {
+            errno: error.raw().cast_unsigned(),
+            origin: ORIGIN_ICMP,
             kind,
             code,
-            info: 0,
+            info,
             data: 0,
         }
     }

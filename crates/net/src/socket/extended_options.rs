@@ -132,13 +132,17 @@ impl SocketOptions {
         self.set_stored_value(net::SO_BINDTOIFINDEX, index, true)
     }
 
+    /// The number of the interface the socket is bound to; 0 if it is any.
+    pub(crate) fn bound_interface(&self) -> u32 {
+        self.stored_value(net::SO_BINDTOIFINDEX)
+            .map_or(0, i32::cast_unsigned)
+    }
+
     /// The name of the interface the socket is bound to, with its NUL; nothing if it is any.
     #[must_use]
     pub fn bound_device(&self) -> Vec<u8> {
-        let index = self.stored_value(net::SO_BINDTOIFINDEX).unwrap_or(0);
-        let bound = self
-            .stack()
-            .find_interface(|i| i.index.cast_signed() == index);
+        let index = self.bound_interface();
+        let bound = self.stack().find_interface(|i| i.index == index);
         bound.map_or_else(Vec::new, |interface| {
             [interface.name.as_bytes(), &[0]].concat()
         })

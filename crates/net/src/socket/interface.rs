@@ -1,7 +1,96 @@
 //! Network interfaces, as whatever lists them sees them.
 
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::fmt::{self, Debug, Display, Formatter};
+use core::net::{IpAddr, Ipv4Addr};
+use core::ops::Deref;
+
+/// Bytes of an interface's name with its end (`IFNAMSIZ`).
+pub(crate) const IFNAMSIZ: usize = 16;
+
+/// The name of an interface: 1 to 15 bytes of UTF-8.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct InterfaceName {
+    bytes: [u8; IFNAMSIZ - 1],
+    len: u8,
+}
+
+impl InterfaceName {
+    /// A name; `None` if it is empty, too long, `.` or `..`, or has a slash, a colon or a space in
+    /// it (Linux `dev_valid_name`).
+    #[must_use]
+    pub fn new(name: &str) -> Option<Self> {
+        let is_bad = |c: char| c == '/' || c == ':' || c.is_whitespace();
+        if name.is_empty() || name == "." || name == ".." || name.contains(is_bad) {
+            return None;
+        }
+        let mut bytes = [0; IFNAMSIZ - 1];
+        bytes
+            .get_mut(..name.len())?
+            .copy_from_slice(name.as_bytes());
+        Some(Self {
+            bytes,
+            len: name.len() as u8,
+        })
+    }
+}
+
+impl Deref for InterfaceName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
+    }
+}
+
+impl Display for InterfaceName {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.pad(self)
+    }
+}
+
+impl Debug for InterfaceName {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        Debug::fmt(&**self, f)
+    }
+}
+
+/// An address of an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InterfaceAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// Bits of the prefix of its network.
+    pub prefix_len: u8,
+    /// The address of the other end, which the network is of, if the link has only two.
+    pub peer: Option<Ipv4Addr>,
+    /// The address of everybody in the network, if it was set.
+    pub broadcast: Option<Ipv4Addr>,
+    /// How far the address is known (`RT_SCOPE_*`).
+    pub scope: u8,
+}
+
+impl InterfaceAddress {
+    /// The address that the network is of.
+    pub(crate) fn network_ip(&self) -> IpAddr {
+        self.peer.map_or(self.ip, IpAddr::V4)
+    }
+}
+
+/// The numbers of packets and bytes that have passed an interface.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Traffic {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes, with headers of the link.
+    pub bytes: u64,
+    /// Packets that were malformed.
+    pub errors: u64,
+    /// Packets that were lost for want of room, or because the interface is down.
+    pub dropped: u64,
+    /// Packets to groups, of those received.
+    pub multicast: u64,
+}
 
 /// A network interface.
 #[derive(Clone, Debug)]
@@ -9,24 +98,66 @@ pub struct Interface {
     /// The interface's number, from 1 on.
     pub index: u32,
     /// The interface's name.
-    pub name: &'static str,
+    pub name: InterfaceName,
     /// `IFF_*`.
     pub flags: u32,
     /// `ARPHRD_*`.
     pub hardware_type: u16,
     /// The largest packet, bytes.
     pub mtu: u32,
-    /// The hardware's address.
-    pub hardware_address: [u8; 6],
-    /// The interface's addresses, each with the length of its network's prefix.
-    pub addresses: Vec<(IpAddr, u8)>,
+    /// Packets that may wait to be sent, where that is limited.
+    pub queue_len: u32,
+    /// The hardware's address; `None` if frames have no header of the link.
+    pub hardware_address: Option<[u8; 6]>,
+    /// The interface's addresses.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Traffic that was received.
+    pub received: Traffic,
+    /// Traffic that was sent.
+    pub sent: Traffic,
 }
+
+/// Bytes of an Ethernet header, which the loop's packets have, too.
+pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
 
 impl Interface {
     /// The hardware's address, with room behind it as `struct sockaddr_ll` has.
     pub(crate) fn padded_hardware_address(&self) -> [u8; 8] {
-        let [a, b, c, d, e, f] = self.hardware_address;
+        let [a, b, c, d, e, f] = self.hardware_address.unwrap_or_default();
         [a, b, c, d, e, f, 0, 0]
+    }
+
+    /// Bytes of the hardware's address.
+    pub(crate) fn hardware_len(&self) -> u8 {
+        self.hardware_address
+            .map_or(0, |address| address.len() as u8)
+    }
+
+    /// The hardware's address of everybody; the loop's is none.
+    pub(crate) fn hardware_broadcast(&self) -> [u8; 6] {
+        if self.has_flag(linux_raw_sys::net::net_device_flags::IFF_BROADCAST) {
+            [0xff; 6]
+        } else {
+            [0; 6]
+        }
+    }
+
+    /// Bytes of the link's header in frames.
+    pub(crate) fn link_header_len(&self) -> usize {
+        self.hardware_address.map_or(0, |_| ETHERNET_HEADER_LEN)
+    }
+
+    /// Whether a flag is set.
+    pub(crate) fn has_flag(&self, flag: linux_raw_sys::net::net_device_flags) -> bool {
+        self.flags & flag as u32 != 0
+    }
+
+    /// The first address of IPv4.
+    pub(crate) fn first_ipv4(&self) -> Option<(Ipv4Addr, &InterfaceAddress)> {
+        self.addresses.iter().find_map(|known| match known.ip {
+            IpAddr::V4(ip) => Some((ip, known)),
+            IpAddr::V6(_) => None,
+        })
     }
 }
 
@@ -34,4 +165,32 @@ impl Interface {
 pub trait Interfaces: Send + Sync {
     /// The interfaces, in the order of their numbers.
     fn interfaces(&self) -> Vec<Interface>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_linux_takes() {
+        for good in ["lo", "eth0", "a", "fifteen-letters", "%d"] {
+            assert_eq!(&*InterfaceName::new(good).unwrap(), good);
+        }
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a:b",
+            "a b",
+            "a\t",
+            "sixteen-letters-",
+        ] {
+            assert_eq!(InterfaceName::new(bad), None, "{bad}");
+        }
+        assert_eq!(
+            std::format!("{:>4}", InterfaceName::new("lo").unwrap()),
+            "  lo"
+        );
+    }
 }

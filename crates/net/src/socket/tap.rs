@@ -10,6 +10,10 @@ use super::interface::Interface;
 
 /// The direction of a packet: to this host.
 pub(crate) const PACKET_HOST: u8 = 0;
+/// Directions of packets on a link: to everybody, to a group, to another host.
+pub(crate) const PACKET_BROADCAST: u8 = 1;
+pub(crate) const PACKET_MULTICAST: u8 = 2;
+pub(crate) const PACKET_OTHERHOST: u8 = 3;
 /// The direction of a packet: away from this host.
 pub(crate) const PACKET_OUTGOING: u8 = 4;
 
@@ -51,12 +55,7 @@ impl PacketTaps {
         interface: &Interface,
         sender: Option<&Weak<dyn PacketTap>>,
     ) {
-        let taps: Vec<(Weak<dyn PacketTap>, Arc<dyn PacketTap>)> = {
-            let taps = self.taps.lock();
-            let open = taps.iter();
-            open.filter_map(|tap| Some((tap.clone(), tap.upgrade()?)))
-                .collect()
-        };
+        let taps = self.open_taps();
         for packet_type in [PACKET_OUTGOING, PACKET_HOST] {
             for (tap, socket) in &taps {
                 if packet_type == PACKET_HOST || !sender.is_some_and(|sender| sender.ptr_eq(tap)) {
@@ -64,5 +63,27 @@ impl PacketTaps {
                 }
             }
         }
+    }
+
+    /// Shows taps, but for the sender's, a packet that goes over an interface in one direction.
+    pub(crate) fn deliver_one_way(
+        &self,
+        frame: &[u8],
+        interface: &Interface,
+        packet_type: u8,
+        sender: Option<&Weak<dyn PacketTap>>,
+    ) {
+        for (tap, socket) in self.open_taps() {
+            if !sender.is_some_and(|sender| sender.ptr_eq(&tap)) {
+                socket.receive_frame(frame, interface, packet_type);
+            }
+        }
+    }
+
+    fn open_taps(&self) -> Vec<(Weak<dyn PacketTap>, Arc<dyn PacketTap>)> {
+        let taps = self.taps.lock();
+        let open = taps.iter();
+        open.filter_map(|tap| Some((tap.clone(), tap.upgrade()?)))
+            .collect()
     }
 }

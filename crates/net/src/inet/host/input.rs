@@ -1,0 +1,282 @@
+//! From frames of devices to the sockets of their packets.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use abi::errno::Errno;
+use ip::ipv4::{self, Header, Packet};
+use ip::neighbour::Key;
+use ip::{Fragment, Reassembled, arp, icmp};
+
+use super::Host;
+use super::state::Class;
+use crate::inet::datagram::{Datagram, PathMtuDiscovery};
+use crate::inet::ip::{ICMP, UDP, UDP_HEADER, UDP_LITE};
+use crate::inet::stack::InetStack;
+use crate::socket::Interface;
+use crate::socket::tap::PACKET_HOST;
+
+/// The hop limit of answers.
+const HOPS: u8 = 64;
+/// The type of service of errors (RFC 1812, 4.3.2.5; Linux).
+const ERROR_TOS: u8 = 0xc0;
+
+/// A packet that has come in whole, and what an error about it quotes.
+struct Whole<'a> {
+    header: Header,
+    header_bytes: &'a [u8],
+    payload: &'a [u8],
+    class: Class,
+}
+
+impl Host {
+    /// Takes a message of ARP that has come in.
+    pub(super) fn receive_arp(&self, interface: &Interface, bytes: &[u8], packet_type: u8) {
+        let (Ok(message), Some(own_hardware)) =
+            (arp::Message::parse(bytes), interface.hardware_address)
+        else {
+            return self.count_error(interface.index);
+        };
+        let now = task::now_ns();
+        self.with_state(|state, work| {
+            let is_for_us = state.is_own(message.target);
+            // One who has our address is not believed, whatever it says.
+            if !is_for_us || state.is_own(message.sender) {
+                return;
+            }
+            let is_request = message.operation == arp::Operation::Request;
+            // Who asks whether it may have an address has none yet.
+            if !message.sender.is_unspecified() {
+                let key = Key {
+                    interface: interface.index,
+                    address: IpAddr::V4(message.sender),
+                };
+                let is_answer = !is_request && packet_type == PACKET_HOST;
+                let hardware = message.sender_hardware;
+                state
+                    .neighbours
+                    .heard(now, key, hardware, is_answer, is_request);
+            }
+            if is_request {
+                let answer = arp::Message {
+                    operation: arp::Operation::Reply,
+                    sender_hardware: own_hardware,
+                    sender: message.target,
+                    target_hardware: message.sender_hardware,
+                    target: message.sender,
+                };
+                state.send_arp(interface.index, message.sender_hardware, &answer, work);
+            }
+        });
+    }
+
+    /// Takes a packet of IPv4 that has come in.
+    pub(super) fn receive_ipv4(
+        &self,
+        stack: &InetStack,
+        interface: &Interface,
+        bytes: &[u8],
+        packet_type: u8,
+    ) {
+        let Ok(packet) = Packet::parse(bytes) else {
+            return self.count_error(interface.index);
+        };
+        let header = packet.header;
+        let class = {
+            let state = self.state.lock();
+            let class = state.class(header.destination);
+            let from_nobody = header.source.is_unspecified() && header.destination.is_broadcast();
+            let believed = from_nobody
+                || ipv4::is_possible_source(header.source)
+                    && matches!(state.class(header.source), Class::Other);
+            // What is sent to everybody on the link is for no single host (RFC 1122, 3.3.6).
+            let fits = packet_type == PACKET_HOST || class != Class::Own;
+            if believed && fits {
+                class
+            } else {
+                Class::Other
+            }
+        };
+        if class == Class::Other {
+            return;
+        }
+        let mut whole = Whole {
+            header,
+            header_bytes: packet.header_bytes,
+            payload: packet.payload,
+            class,
+        };
+        if !header.is_fragment() {
+            return self.deliver(stack, interface, &whole);
+        }
+        let fragment = Fragment {
+            packet,
+            interface: interface.index,
+        };
+        let now = task::now_ns();
+        let result = self.with_state(|state, _| state.reassembly.arrive(now, &fragment));
+        if let Reassembled::Whole(payload) = result {
+            whole.header.offset = 0;
+            whole.header.more_fragments = false;
+            whole.payload = &payload;
+            self.deliver(stack, interface, &whole);
+        }
+    }
+
+    /// Gives a whole packet to the sockets, and complains if it is for nobody.
+    fn deliver(&self, stack: &InetStack, interface: &Interface, packet: &Whole<'_>) {
+        let header = &packet.header;
+        let Ok(data) = fallible::copy_of(packet.payload) else {
+            return;
+        };
+        let mut datagram = Datagram {
+            from: SocketAddr::new(header.source.into(), 0),
+            to: SocketAddr::new(header.destination.into(), 0),
+            protocol: header.protocol,
+            interface_index: interface.index,
+            ttl: header.ttl,
+            tos: header.tos,
+            timestamp_ns: 0,
+            drops: 0,
+            path_mtu_discovery: PathMtuDiscovery::default(),
+            data,
+        };
+        if matches!(header.protocol, UDP | UDP_LITE) {
+            if !is_whole_udp(header, packet.payload) {
+                return;
+            }
+            if crate::inet::ip::strip_udp_header(&mut datagram).is_none() {
+                return;
+            }
+        }
+        let code = match stack.deliver_packet(datagram) {
+            Err(Errno::ECONNREFUSED) => icmp::unreachable::PORT,
+            Err(Errno::ENOPROTOOPT) => icmp::unreachable::PROTOCOL,
+            _ => return,
+        };
+        if packet.class == Class::Own {
+            let quote = [packet.header_bytes, packet.payload];
+            self.complain(stack, icmp::kind::UNREACHABLE, code, &packet.header, &quote);
+        }
+    }
+
+    /// Sends an ICMP error about a packet to its sender, unless there were too many.
+    fn complain(&self, stack: &InetStack, kind: u8, code: u8, header: &Header, quote: &[&[u8]; 2]) {
+        let about = Packet {
+            header: *header,
+            header_bytes: quote[0],
+            payload: quote[1],
+        };
+        let to = header.source;
+        let is_allowed = icmp::may_complain(&about)
+            && self.state.lock().rate_limit.is_allowed(task::now_ns(), to);
+        if !is_allowed {
+            return;
+        }
+        let Ok(message) = icmp::error_message(kind, code, 0, quote) else {
+            return;
+        };
+        self.send_icmp(stack, header.destination, to, message);
+    }
+
+    fn send_icmp(&self, stack: &InetStack, from: Ipv4Addr, to: Ipv4Addr, message: Vec<u8>) {
+        use crate::inet::Network;
+        let Ok(route) = self.route(to.into(), 0) else {
+            return;
+        };
+        let answer = Datagram {
+            from: SocketAddr::new(from.into(), 0),
+            to: SocketAddr::new(to.into(), 0),
+            protocol: ICMP,
+            interface_index: route.interface_index,
+            ttl: HOPS,
+            tos: ERROR_TOS,
+            timestamp_ns: 0,
+            drops: 0,
+            path_mtu_discovery: PathMtuDiscovery::Never,
+            data: message,
+        };
+        // An answer that cannot be sent is lost.
+        let _ = self.transmit(stack, answer);
+    }
+
+    /// Tells the sender of a datagram that did not become whole in time; `quote` has its header and
+    /// first bytes.
+    pub(super) fn complain_of_expiry(&self, stack: &InetStack, quote: &[u8]) {
+        let Ok((mut header, payload)) = Header::parse_quoted(quote) else {
+            return;
+        };
+        header.offset = 0;
+        let (head, _) = quote.split_at(quote.len() - payload.len());
+        let is_ours = self.state.lock().class(header.destination) == Class::Own;
+        if is_ours {
+            let (kind, code) = (icmp::kind::TIME_EXCEEDED, icmp::REASSEMBLY_TIME);
+            self.complain(stack, kind, code, &header, &[head, payload]);
+        }
+    }
+
+    /// Tells the socket that has sent a packet that its neighbour does not answer.
+    pub(super) fn report_unreachable(&self, stack: &InetStack, packet: &[u8]) {
+        if let Ok((header, payload)) = Header::parse_quoted(packet) {
+            let error = icmp::Error {
+                kind: icmp::kind::UNREACHABLE,
+                code: icmp::unreachable::HOST,
+                info: 0,
+                header,
+                payload,
+                quote: packet,
+            };
+            stack.handle_icmp_error(&error, header.source.into());
+        }
+    }
+
+    /// ICMP says that packets to an address are too long.
+    pub(super) fn learn(&self, error: &icmp::Error<'_>) {
+        let mtu = error.info as u16;
+        let is_about_mtu = error.kind == icmp::kind::UNREACHABLE
+            && error.code == icmp::unreachable::FRAGMENTATION_NEEDED;
+        if is_about_mtu {
+            let mut state = self.state.lock();
+            let now = task::now_ns();
+            state.path_mtus.learn(now, error.header.destination, mtu);
+        }
+    }
+
+    fn count_error(&self, index: u32) {
+        if let Ok(interface) = self.state.lock().interfaces.get_mut(index) {
+            interface.shown.received.errors += 1;
+        }
+    }
+}
+
+/// Whether a datagram of UDP is as long as it says, and its checksum right.
+fn is_whole_udp(header: &Header, payload: &[u8]) -> bool {
+    let Some((fields, _)) = payload.split_first_chunk::<UDP_HEADER>() else {
+        return false;
+    };
+    let length = usize::from(u16::from_be_bytes([fields[4], fields[5]]));
+    let has_sum = fields[6..] != [0, 0];
+    let covered = match (header.protocol, length) {
+        (UDP, _) => payload.get(..length).filter(|_| length >= UDP_HEADER),
+        // Of UDP-Lite the field says how much is covered (RFC 3828, section 3.1), and a checksum
+        // there must be.
+        (_, 0) => Some(payload),
+        (_, covers) => payload.get(..covers).filter(|_| covers >= UDP_HEADER),
+    };
+    let Some(covered) = covered else {
+        return false;
+    };
+    let total = if header.protocol == UDP {
+        length
+    } else {
+        payload.len()
+    };
+    let mut sum =
+        ip::Checksum::pseudo_header(header.source, header.destination, header.protocol, total);
+    sum.add(covered);
+    if has_sum {
+        sum.finish() == 0
+    } else {
+        header.protocol == UDP
+    }
+}

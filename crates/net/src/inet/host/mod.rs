@@ -1,0 +1,340 @@
+//! The host: the network that holds the Internet Protocol, over interfaces and the loop
+//! (`docs/ip.md`).
+
+mod config;
+mod input;
+mod output;
+mod registry;
+mod state;
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use abi::errno::Errno;
+use fs::Result;
+use ip::ipv4::Header;
+use output::{OutgoingPacket, transport_header};
+use state::{Class, ETH_P_ARP, HostState, Work};
+use task::{Mutex, Once};
+
+pub use self::state::Change;
+use super::datagram::Datagram;
+use super::frame::{self, ETH_P_IP};
+use super::loopback::Loopback;
+use super::network::{Network, Route};
+use super::stack::InetStack;
+use super::tcp::ConnectRequest;
+use crate::socket::tap::{
+    PACKET_BROADCAST, PACKET_HOST, PACKET_MULTICAST, PACKET_OTHERHOST, PACKET_OUTGOING,
+};
+use crate::socket::timer::{self, TimerCallback};
+use crate::socket::{Frame, Interface, Interfaces, NetDevice, NewInterface};
+
+/// The one who is told of changes of a host's tables.
+pub trait ChangeListener: Send + Sync {
+    /// Tells of a change, after it has happened, without locks.
+    fn changed(&self, host: &Host, change: &Change);
+
+    /// Tells that an interface is gone, as [`Self::changed`].
+    fn link_removed(&self, interface: &Interface);
+}
+
+/// A host with interfaces, and the loop among them.
+pub struct Host {
+    state: Mutex<HostState>,
+    /// The stack above, once there is one.
+    stack: Once<Weak<InetStack>>,
+    listener: Once<Weak<dyn ChangeListener>>,
+    this: Weak<Self>,
+}
+
+/// The host's entry in the timers of sockets.
+struct HostTimer(Weak<Host>);
+
+impl TimerCallback for HostTimer {
+    fn on_expiry(&self) {
+        if let Some(host) = self.0.upgrade() {
+            host.run_timers();
+        }
+    }
+}
+
+impl Host {
+    /// A host with the loop alone.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            state: Mutex::new(HostState::new()),
+            stack: Once::new(),
+            listener: Once::new(),
+            this: this.clone(),
+        })
+    }
+
+    /// Has a listener told of changes. The first call counts.
+    pub fn set_listener(&self, listener: Weak<dyn ChangeListener>) {
+        self.listener.call_once(|| listener);
+    }
+
+    /// Makes an interface, which is down, over a device. Returns its number.
+    ///
+    /// # Errors
+    /// `EEXIST` for a name that is taken, `EINVAL` for one that cannot be or an MTU that is too
+    /// small, `ENFILE` if there are too many, `ENOMEM`.
+    pub fn add_interface(&self, new: &NewInterface<'_>, device: Arc<dyn NetDevice>) -> Result<u32> {
+        self.with_state(|state, work| {
+            let index = state.interfaces.add(new, device)?;
+            work.tell(Change::Link { index });
+            Ok(index)
+        })
+    }
+
+    /// Tells whether the link of an interface is up.
+    pub fn set_carrier(&self, index: u32, has_carrier: bool) {
+        self.with_state(|state, work| {
+            if let Ok(interface) = state.interfaces.get_mut(index)
+                && interface.set_carrier(has_carrier)
+            {
+                work.tell(Change::Link { index });
+            }
+        });
+    }
+
+    /// An interface by its number.
+    #[must_use]
+    pub fn interface(&self, index: u32) -> Option<Interface> {
+        let state = self.state.lock();
+        state.interfaces.get(index).map(|known| known.shown.clone())
+    }
+
+    /// Takes a frame that an interface has received, with its link's header. What becomes of it
+    /// happens before this returns, in this thread, which holds no lock that sending by the same
+    /// device takes.
+    pub fn receive(&self, index: u32, frame: Frame) {
+        let Some(stack) = self.stack.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        let Some(interface) = self.count_arrival(index, &frame) else {
+            return;
+        };
+        let packet_type = packet_type(&frame.data, &interface);
+        if stack.core.taps.any() {
+            let taps = &stack.core.taps;
+            taps.deliver_one_way(&frame.data, &interface, packet_type, None);
+        }
+        if packet_type == PACKET_OTHERHOST {
+            return;
+        }
+        let packet = &frame.data[interface.link_header_len()..];
+        match frame::protocol(&frame.data, &interface) {
+            ETH_P_ARP => self.receive_arp(&interface, packet, packet_type),
+            ETH_P_IP => self.receive_ipv4(&stack, &interface, packet, packet_type),
+            _ => {}
+        }
+    }
+
+    /// Counts a frame. Returns its interface, if that takes it.
+    fn count_arrival(&self, index: u32, frame: &Frame) -> Option<Interface> {
+        let mut state = self.state.lock();
+        let interface = state.interfaces.get_mut(index).ok()?;
+        if !interface.is_up() {
+            interface.shown.received.dropped += 1;
+            return None;
+        }
+        if frame.data.len() < interface.shown.link_header_len() || frame.data.is_empty() {
+            interface.shown.received.errors += 1;
+            return None;
+        }
+        let kind = packet_type(&frame.data, &interface.shown);
+        let counts = &mut interface.shown.received;
+        counts.packets += 1;
+        counts.bytes += frame.data.len() as u64;
+        counts.multicast += u64::from(kind == PACKET_MULTICAST);
+        Some(interface.shown.clone())
+    }
+
+    /// Works on the tables, and then, without their lock, does what that has left to do.
+    fn with_state<R>(&self, f: impl FnOnce(&mut HostState, &mut Work) -> R) -> R {
+        let mut work = Work::default();
+        let (result, due) = {
+            let mut state = self.state.lock();
+            let result = f(&mut state, &mut work);
+            state.collect_events(&mut work);
+            let due = state.deadline();
+            let is_sooner = due.is_some_and(|due| state.timer.is_none_or(|timer| due < timer));
+            if is_sooner {
+                state.timer = due;
+            }
+            (result, due.filter(|_| is_sooner))
+        };
+        if let Some(due) = due {
+            let wait = due.saturating_sub(task::now_ns());
+            timer::schedule_timer(wait, Arc::new(HostTimer(self.this.clone())));
+        }
+        self.perform(work);
+        result
+    }
+
+    /// Does work that tables have left to do.
+    fn perform(&self, work: Work) {
+        let stack = self.stack.get().and_then(Weak::upgrade);
+        for outgoing in work.frames {
+            if let Some(stack) = &stack
+                && stack.core.taps.any()
+                && let Some(interface) = self.interface(outgoing.index)
+            {
+                let taps = &stack.core.taps;
+                taps.deliver_one_way(&outgoing.frame, &interface, PACKET_OUTGOING, None);
+            }
+            // What is lost is counted.
+            let _ = self.hand_over(outgoing.index, &*outgoing.device, outgoing.frame);
+        }
+        if let Some(listener) = self.listener.get().and_then(Weak::upgrade) {
+            for change in &work.changes {
+                listener.changed(self, change);
+            }
+        }
+        if let Some(stack) = &stack {
+            for packet in &work.unreachable {
+                self.report_unreachable(stack, packet);
+            }
+            for quote in &work.expired {
+                self.complain_of_expiry(stack, quote);
+            }
+        }
+    }
+
+    /// Gives a frame that was counted to its device.
+    fn hand_over(&self, index: u32, device: &dyn NetDevice, frame: Vec<u8>) -> Result<()> {
+        let length = frame.len() as u64;
+        let result = device.transmit(Frame { data: frame });
+        if result.is_err()
+            && let Ok(interface) = self.state.lock().interfaces.get_mut(index)
+        {
+            let counts = &mut interface.shown.sent;
+            counts.packets -= 1;
+            counts.bytes -= length;
+            counts.dropped += 1;
+        }
+        result.map_err(|_| Errno::ENOBUFS)
+    }
+
+    /// Does what is due.
+    fn run_timers(&self) {
+        let now = task::now_ns();
+        self.with_state(|state, work| {
+            state.timer = None;
+            state.neighbours.tick(now);
+            while let Some(expired) = state.reassembly.expire(now) {
+                let _ = fallible::push(&mut work.expired, expired.quote);
+            }
+        });
+    }
+}
+
+/// For whom a frame of an interface is (`PACKET_*`).
+fn packet_type(frame: &[u8], interface: &Interface) -> u8 {
+    match (frame.first_chunk::<6>(), interface.hardware_address) {
+        (_, None) => PACKET_HOST,
+        (Some(to), Some(own)) if *to == own => PACKET_HOST,
+        (Some(to), _) if *to == ip::EVERYBODY => PACKET_BROADCAST,
+        (Some(to), _) if to[0] & 1 != 0 => PACKET_MULTICAST,
+        _ => PACKET_OTHERHOST,
+    }
+}
+
+impl Interfaces for Host {
+    fn interfaces(&self) -> Vec<Interface> {
+        let mut all = Loopback.interfaces();
+        let state = self.state.lock();
+        all.extend(state.interfaces.iter().map(|known| known.shown.clone()));
+        all
+    }
+}
+
+impl Network for Host {
+    fn route(&self, to: IpAddr, via: u32) -> Result<Route> {
+        match to {
+            IpAddr::V4(to) if !to.is_loopback() => self.state.lock().route(task::now_ns(), to, via),
+            _ => Loopback.route(to, via),
+        }
+    }
+
+    fn connect(&self, stack: &InetStack, request: ConnectRequest) {
+        match self.route(request.to.ip(), 0) {
+            Ok(route) if route.local => Loopback.connect(stack, request),
+            result => {
+                if let Some(initiator) = request.initiator() {
+                    initiator.connect_failed(result.err().unwrap_or(Errno::ENETUNREACH));
+                }
+            }
+        }
+    }
+
+    fn transmit(&self, stack: &InetStack, datagram: Datagram) -> Result<()> {
+        if datagram.interface_index == Loopback::INDEX {
+            return Loopback.transmit(stack, datagram);
+        }
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (datagram.from.ip(), datagram.to.ip())
+        else {
+            return Err(Errno::ENETUNREACH);
+        };
+        let transport = transport_header(&datagram)?;
+        let packet = OutgoingPacket {
+            interface: datagram.interface_index,
+            header: Header {
+                tos: datagram.tos,
+                id: 0,
+                dont_fragment: false,
+                more_fragments: false,
+                offset: 0,
+                ttl: datagram.ttl,
+                protocol: datagram.protocol,
+                source,
+                destination,
+            },
+            payload: [&transport, &datagram.data],
+            discovery: datagram.path_mtu_discovery,
+        };
+        let now = task::now_ns();
+        let class = self.with_state(|state, work| {
+            state.send(now, &packet, work)?;
+            Ok::<_, Errno>(state.class(destination))
+        })?;
+        // Who is in the group, or hears everybody, on this host hears it as well.
+        if matches!(class, Class::Broadcast | Class::Multicast) {
+            let _ = stack.deliver_packet(datagram);
+        }
+        Ok(())
+    }
+
+    fn transmit_frame(&self, stack: &InetStack, index: u32, frame: Vec<u8>) -> Result<()> {
+        if index == Loopback::INDEX {
+            return Loopback.transmit_frame(stack, index, frame);
+        }
+        let device = {
+            let mut state = self.state.lock();
+            let interface = state.interfaces.get_mut(index)?;
+            if !interface.is_up() {
+                return Err(Errno::ENETDOWN);
+            }
+            interface.shown.sent.packets += 1;
+            interface.shown.sent.bytes += frame.len() as u64;
+            interface.device.clone()
+        };
+        self.hand_over(index, &*device, frame)
+    }
+
+    fn attach(&self, stack: &Arc<InetStack>) {
+        self.stack.call_once(|| Arc::downgrade(stack));
+    }
+
+    fn learn_path_mtu(&self, error: &ip::icmp::Error<'_>) {
+        self.learn(error);
+    }
+
+    fn host(&self) -> Option<&Host> {
+        Some(self)
+    }
+}

@@ -1,0 +1,231 @@
+//! From datagrams of sockets to frames of devices: routes, fragments, neighbours.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
+
+use abi::errno::Errno;
+use fs::Result;
+use ip::Nanos;
+use ip::ipv4::{self, Header};
+use ip::neighbour::{Key, Resolution};
+use ip::route::Kind;
+
+use super::state::{Class, HostState, Work, push_ethernet_header};
+use crate::inet::datagram::{Datagram, PathMtuDiscovery};
+use crate::inet::frame::{self, ETH_P_IP};
+use crate::inet::ip::{UDP, UDP_LITE};
+use crate::inet::loopback::Loopback;
+use crate::inet::network::Route;
+use crate::socket::interface::ETHERNET_HEADER_LEN;
+
+/// A packet that is to be sent, but for its number and where it is cut.
+pub(super) struct OutgoingPacket<'a> {
+    pub(super) interface: u32,
+    pub(super) header: Header,
+    /// The bytes behind the header, in two parts.
+    pub(super) payload: [&'a [u8]; 2],
+    pub(super) discovery: PathMtuDiscovery,
+}
+
+impl OutgoingPacket<'_> {
+    fn payload_len(&self) -> usize {
+        self.payload.iter().map(|part| part.len()).sum()
+    }
+}
+
+/// The next hop of a packet on a link.
+#[derive(Clone, Copy)]
+enum NextHop {
+    /// The hardware address is known by itself.
+    Hardware(ip::HardwareAddress),
+    /// A neighbour has to be found.
+    Neighbour(Ipv4Addr),
+    /// There are no hardware addresses.
+    Bare,
+}
+
+impl HostState {
+    /// The route to an address, by an interface if that is not 0.
+    ///
+    /// # Errors
+    /// `ENETUNREACH`; what the route says: `EHOSTUNREACH`, `EACCES`, `EINVAL`.
+    pub(super) fn route(&self, now: Nanos, to: Ipv4Addr, via: u32) -> Result<Route> {
+        if self.is_own(to) {
+            return Ok(Route {
+                interface_index: Loopback::INDEX,
+                source: to.into(),
+                local: true,
+                broadcast: false,
+                mtu: Loopback::PATH_MTU,
+            });
+        }
+        if let Some((interface, source)) = self.broadcast_interface(to)
+            && (via == 0 || via == interface.shown.index)
+        {
+            return Ok(Route {
+                interface_index: interface.shown.index,
+                source: source.into(),
+                local: false,
+                broadcast: true,
+                mtu: interface.shown.mtu,
+            });
+        }
+        let found = match via {
+            0 => self.routes.lookup(to),
+            via => self.routes.lookup_by(to, via),
+        };
+        let (index, gateway, source) = match found {
+            Some(route) => {
+                match route.kind {
+                    Kind::Unicast => {}
+                    Kind::Unreachable => return Err(Errno::EHOSTUNREACH),
+                    Kind::Prohibit => return Err(Errno::EACCES),
+                    Kind::Blackhole => return Err(Errno::EINVAL),
+                }
+                (route.interface, route.gateway, route.source)
+            }
+            // As on Linux, who says by which interface is believed that the destination is there.
+            None if via != 0 => (via, None, None),
+            None => return Err(Errno::ENETUNREACH),
+        };
+        let interface = self
+            .interfaces
+            .get(index)
+            .filter(|one| one.is_up())
+            .ok_or(Errno::ENETUNREACH)?;
+        let source = source.or_else(|| interface.source_for(gateway.unwrap_or(to)));
+        let link_mtu = interface.shown.mtu;
+        Ok(Route {
+            interface_index: index,
+            source: source.unwrap_or(Ipv4Addr::UNSPECIFIED).into(),
+            local: false,
+            broadcast: to.is_broadcast(),
+            mtu: self.path_mtus.of(now, to, link_mtu as usize) as u32,
+        })
+    }
+
+    fn next_hop(&self, index: u32, to: Ipv4Addr) -> Result<(NextHop, ip::HardwareAddress, u32)> {
+        let interface = self.interfaces.get(index).ok_or(Errno::ENODEV)?;
+        if !interface.is_up() {
+            return Err(Errno::ENETDOWN);
+        }
+        let mtu = interface.shown.mtu;
+        let Some(own) = interface.shown.hardware_address else {
+            return Ok((NextHop::Bare, [0; 6], mtu));
+        };
+        let hop = match self.class(to) {
+            Class::Broadcast => NextHop::Hardware(ip::EVERYBODY),
+            Class::Multicast => {
+                // RFC 1112, section 6.4: the low 23 bits are those of the group.
+                let [_, b, c, d] = to.octets();
+                NextHop::Hardware([1, 0, 0x5e, b & 0x7f, c, d])
+            }
+            _ => {
+                let gateway = self
+                    .routes
+                    .lookup_by(to, index)
+                    .and_then(|route| route.gateway);
+                NextHop::Neighbour(gateway.unwrap_or(to))
+            }
+        };
+        Ok((hop, own, mtu))
+    }
+
+    /// Sends a packet, in pieces if it has to be.
+    ///
+    /// # Errors
+    /// `ENODEV`, `ENETDOWN`; `EMSGSIZE` if it is too long and may not be cut; `ENOBUFS` if memory
+    /// or room for its neighbour is short.
+    pub(super) fn send(
+        &mut self,
+        now: Nanos,
+        packet: &OutgoingPacket<'_>,
+        work: &mut Work,
+    ) -> Result<()> {
+        let to = packet.header.destination;
+        let (hop, own, link_mtu) = self.next_hop(packet.interface, to)?;
+        let length = packet.payload_len();
+        if length + ipv4::HEADER > ipv4::LONGEST {
+            return Err(Errno::EMSGSIZE);
+        }
+        let link_mtu = link_mtu as usize;
+        let mtu = if packet.discovery.believes_icmp() {
+            self.path_mtus.of(now, to, link_mtu)
+        } else {
+            link_mtu
+        };
+        let mut header = packet.header;
+        header.id = self.next_id(to);
+        if length + ipv4::HEADER <= mtu {
+            header.dont_fragment = packet.discovery.forbids_fragments();
+            return self.send_piece(now, packet, (hop, own), &header, &packet.payload, work);
+        }
+        if packet.discovery.refuses_what_is_too_long() {
+            return Err(Errno::EMSGSIZE);
+        }
+        let mut whole = fallible::with_capacity(length).map_err(|_| Errno::ENOBUFS)?;
+        for part in packet.payload {
+            whole.extend_from_slice(part);
+        }
+        for (offset, more_fragments, piece) in ipv4::fragments(mtu, &whole) {
+            header.offset = offset;
+            header.more_fragments = more_fragments;
+            self.send_piece(now, packet, (hop, own), &header, &[piece, &[]], work)?;
+        }
+        Ok(())
+    }
+
+    fn send_piece(
+        &mut self,
+        now: Nanos,
+        packet: &OutgoingPacket<'_>,
+        (hop, own): (NextHop, ip::HardwareAddress),
+        header: &Header,
+        payload: &[&[u8]; 2],
+        work: &mut Work,
+    ) -> Result<()> {
+        let length: usize = payload.iter().map(|part| part.len()).sum();
+        let build = |to: Option<ip::HardwareAddress>| {
+            let room = ETHERNET_HEADER_LEN + ipv4::HEADER + length;
+            let mut frame = fallible::with_capacity(room).ok()?;
+            if let Some(to) = to {
+                push_ethernet_header(&mut frame, to, own, ETH_P_IP);
+            }
+            frame.extend_from_slice(&header.emit(length));
+            payload
+                .iter()
+                .for_each(|part| frame.extend_from_slice(part));
+            Some(frame)
+        };
+        let frame = match hop {
+            NextHop::Bare => build(None),
+            NextHop::Hardware(to) => build(Some(to)),
+            NextHop::Neighbour(address) => {
+                let key = Key {
+                    interface: packet.interface,
+                    address: IpAddr::V4(address),
+                };
+                match self.neighbours.resolve(now, key, || build(Some([0; 6]))) {
+                    Resolution::Known(to) => build(Some(to)),
+                    Resolution::Waits => return Ok(()),
+                    Resolution::NoRoom => return Err(Errno::ENOBUFS),
+                }
+            }
+        };
+        self.push_frame(packet.interface, frame.ok_or(Errno::ENOBUFS)?, work);
+        Ok(())
+    }
+}
+
+/// The header of what a datagram has behind IP's, with a checksum: nothing for other protocols than
+/// UDP.
+///
+/// # Errors
+/// `ENOMEM`.
+pub(super) fn transport_header(datagram: &Datagram) -> Result<Vec<u8>> {
+    if matches!(datagram.protocol, UDP | UDP_LITE) {
+        frame::checked_udp_header(datagram)
+    } else {
+        Ok(Vec::new())
+    }
+}

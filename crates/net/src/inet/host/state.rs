@@ -1,0 +1,296 @@
+//! The tables of a host, and the work that changes of them leave to be done without their lock.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
+
+use ip::neighbour::{self, Event, Key, Neighbour};
+use ip::route;
+use ip::{Nanos, PathMtus, RateLimit, Reassembly, arp};
+
+use super::registry::{Registered, Registry};
+use crate::socket::interface::ETHERNET_HEADER_LEN;
+use crate::socket::{InterfaceAddress, NetDevice};
+
+/// The kind of an Ethernet frame that carries ARP.
+pub(super) const ETH_P_ARP: u16 = 0x0806;
+/// Places of numbers of packets, which destinations share.
+const ID_PLACES: usize = 256;
+
+/// A change of a host's tables, which is told to whoever listens.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// An interface has come, changed or gone.
+    Link {
+        /// Number of the interface.
+        index: u32,
+    },
+    /// An address has come or gone.
+    Address {
+        /// Number of the interface.
+        index: u32,
+        /// The address.
+        address: InterfaceAddress,
+        /// Whether the address has gone.
+        removed: bool,
+    },
+    /// A route has come or gone.
+    Route {
+        /// The route.
+        route: route::Route,
+        /// Whether the route has gone.
+        removed: bool,
+    },
+    /// A neighbour has come, changed or gone.
+    Neighbour {
+        /// The neighbour.
+        neighbour: Neighbour,
+        /// Whether the neighbour has gone.
+        removed: bool,
+    },
+}
+
+/// A frame that is to be sent.
+pub(super) struct OutgoingFrame {
+    pub(super) index: u32,
+    pub(super) device: Arc<dyn NetDevice>,
+    pub(super) frame: Vec<u8>,
+}
+
+/// Work that is done without the lock. What there is no memory for is lost, as on a wire.
+#[derive(Default)]
+pub(super) struct Work {
+    pub(super) frames: Vec<OutgoingFrame>,
+    pub(super) changes: Vec<Change>,
+    /// Packets whose neighbours do not answer.
+    pub(super) unreachable: Vec<Vec<u8>>,
+    /// Beginnings of datagrams that did not become whole in time.
+    pub(super) expired: Vec<Vec<u8>>,
+}
+
+impl Work {
+    pub(super) fn tell(&mut self, change: Change) {
+        // Who listens misses it, as one whose queue is full.
+        let _ = fallible::push(&mut self.changes, change);
+    }
+}
+
+/// The destination of a packet that has come in, or is to go out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Class {
+    /// This host.
+    Own,
+    /// Everybody on a link.
+    Broadcast,
+    /// A group.
+    Multicast,
+    /// Another host.
+    Other,
+}
+
+/// The tables of a host.
+pub(super) struct HostState {
+    pub(super) interfaces: Registry,
+    pub(super) routes: route::Table,
+    pub(super) neighbours: neighbour::Table,
+    pub(super) reassembly: Reassembly,
+    pub(super) path_mtus: PathMtus,
+    pub(super) rate_limit: RateLimit,
+    /// Numbers of packets, by destination, and what the places are found with.
+    ids: [u16; ID_PLACES],
+    id_secret: u32,
+    /// When the timer that was set last runs.
+    pub(super) timer: Option<Nanos>,
+}
+
+impl HostState {
+    pub(super) fn new() -> Self {
+        let mut random = [0; 16 + 2 * ID_PLACES];
+        fs::devfs::fill_random(&mut random);
+        let word = |at: usize| {
+            u32::from_ne_bytes([random[at], random[at + 1], random[at + 2], random[at + 3]])
+        };
+        let mut ids = [0; ID_PLACES];
+        for (id, bytes) in ids.iter_mut().zip(random[16..].as_chunks::<2>().0) {
+            *id = u16::from_ne_bytes(*bytes);
+        }
+        Self {
+            interfaces: Registry::default(),
+            routes: route::Table::default(),
+            neighbours: neighbour::Table::new(u64::from(word(0)) << 32 | u64::from(word(4))),
+            reassembly: Reassembly::default(),
+            path_mtus: PathMtus::default(),
+            rate_limit: RateLimit::new(word(8)),
+            ids,
+            id_secret: word(12),
+            timer: None,
+        }
+    }
+
+    /// The number of the next packet to a destination: packets to it have different ones, and who
+    /// sees them learns nothing of those to others.
+    pub(super) fn next_id(&mut self, to: Ipv4Addr) -> u16 {
+        let mixed = (u32::from(to) ^ self.id_secret).wrapping_mul(0x9e37_79b9);
+        let id = &mut self.ids[(mixed >> 24) as usize % ID_PLACES];
+        *id = id.wrapping_add(1);
+        *id
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        let due = [self.neighbours.deadline(), self.reassembly.deadline()];
+        due.into_iter().flatten().min()
+    }
+
+    /// Whether an address is one of an interface that is up.
+    pub(super) fn is_own(&self, address: Ipv4Addr) -> bool {
+        self.own_interface(address).is_some()
+    }
+
+    fn own_interface(&self, address: Ipv4Addr) -> Option<&Registered> {
+        let has_it = |known: &InterfaceAddress| known.ip == IpAddr::V4(address);
+        self.interfaces
+            .iter()
+            .find(|one| one.is_up() && one.shown.addresses.iter().any(has_it))
+    }
+
+    /// The interface, and its address, of whose network an address is the broadcast.
+    pub(super) fn broadcast_interface(&self, to: Ipv4Addr) -> Option<(&Registered, Ipv4Addr)> {
+        self.interfaces
+            .iter()
+            .filter(|one| one.is_up())
+            .find_map(|one| {
+                let mut addresses = one.shown.addresses.iter();
+                let known = addresses.find(|known| known.broadcast == Some(to))?;
+                match known.ip {
+                    IpAddr::V4(ip) => Some((one, ip)),
+                    IpAddr::V6(_) => None,
+                }
+            })
+    }
+
+    /// For whom a packet with this destination is.
+    pub(super) fn class(&self, to: Ipv4Addr) -> Class {
+        if to.is_multicast() {
+            Class::Multicast
+        } else if to.is_broadcast() || self.broadcast_interface(to).is_some() {
+            Class::Broadcast
+        } else if self.is_own(to) {
+            Class::Own
+        } else {
+            Class::Other
+        }
+    }
+
+    /// Adds a frame to what is to be sent by an interface.
+    pub(super) fn push_frame(&mut self, index: u32, frame: Vec<u8>, work: &mut Work) {
+        let Ok(interface) = self.interfaces.get_mut(index) else {
+            return;
+        };
+        if !interface.is_up() || work.frames.try_reserve(1).is_err() {
+            interface.shown.sent.dropped += 1;
+            return;
+        }
+        interface.shown.sent.packets += 1;
+        interface.shown.sent.bytes += frame.len() as u64;
+        work.frames.push(OutgoingFrame {
+            index,
+            device: interface.device.clone(),
+            frame,
+        });
+    }
+
+    /// Turns what the neighbours' table asks for into work.
+    pub(super) fn collect_events(&mut self, work: &mut Work) {
+        for event in self.neighbours.take_events() {
+            match event {
+                Event::Solicit(key, known) => self.solicit(key, known, work),
+                Event::Transmit(key, hardware, mut frame) => {
+                    if let Some(to) = frame.first_chunk_mut::<6>() {
+                        *to = hardware;
+                    }
+                    self.push_frame(key.interface, frame, work);
+                }
+                Event::Unreachable(_, mut frame) => {
+                    frame.drain(..ETHERNET_HEADER_LEN.min(frame.len()));
+                    let _ = fallible::push(&mut work.unreachable, frame);
+                }
+                Event::Changed(neighbour) => work.tell(Change::Neighbour {
+                    neighbour,
+                    removed: false,
+                }),
+                Event::Removed(neighbour) => work.tell(Change::Neighbour {
+                    neighbour,
+                    removed: true,
+                }),
+            }
+        }
+    }
+
+    /// Asks for a neighbour.
+    fn solicit(&mut self, key: Key, known: Option<ip::HardwareAddress>, work: &mut Work) {
+        let IpAddr::V4(target) = key.address else {
+            return;
+        };
+        let Some(interface) = self.interfaces.get(key.interface) else {
+            return;
+        };
+        let Some(own) = interface.shown.hardware_address else {
+            return;
+        };
+        let message = arp::Message {
+            operation: arp::Operation::Request,
+            sender_hardware: own,
+            sender: interface
+                .source_for(target)
+                .unwrap_or(Ipv4Addr::UNSPECIFIED),
+            target_hardware: [0; 6],
+            target,
+        };
+        let to = known.unwrap_or(ip::EVERYBODY);
+        self.send_arp(key.interface, to, &message, work);
+    }
+
+    pub(super) fn send_arp(
+        &mut self,
+        index: u32,
+        to: ip::HardwareAddress,
+        message: &arp::Message,
+        work: &mut Work,
+    ) {
+        let Ok(mut frame) = fallible::with_capacity(ETHERNET_HEADER_LEN + arp::LENGTH) else {
+            return;
+        };
+        push_ethernet_header(&mut frame, to, message.sender_hardware, ETH_P_ARP);
+        frame.extend_from_slice(&message.emit());
+        self.push_frame(index, frame, work);
+    }
+}
+
+impl Registered {
+    /// The address that packets to a next hop come from.
+    pub(super) fn source_for(&self, next_hop: Ipv4Addr) -> Option<Ipv4Addr> {
+        let v4 = |known: &InterfaceAddress| match (known.ip, known.network_ip()) {
+            (IpAddr::V4(ip), IpAddr::V4(network)) => Some((ip, network, known.prefix_len)),
+            _ => None,
+        };
+        let mut addresses = self.shown.addresses.iter().filter_map(v4);
+        let first = addresses.clone().next();
+        let in_network = |(_, network, length): &(Ipv4Addr, Ipv4Addr, u8)| {
+            route::Prefix::of(*network, *length).is_some_and(|of| of.contains(next_hop))
+        };
+        addresses.find(in_network).or(first).map(|(ip, ..)| ip)
+    }
+}
+
+/// Adds an Ethernet header to a frame that has room for it.
+pub(super) fn push_ethernet_header(
+    frame: &mut Vec<u8>,
+    to: ip::HardwareAddress,
+    from: ip::HardwareAddress,
+    kind: u16,
+) {
+    frame.extend_from_slice(&to);
+    frame.extend_from_slice(&from);
+    frame.extend_from_slice(&kind.to_be_bytes());
+}

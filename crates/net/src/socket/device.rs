@@ -1,0 +1,66 @@
+//! Devices below interfaces: what a driver gives the stack, and is given.
+
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use fs::Result;
+
+/// A frame as the wire has it: with an Ethernet header or, of a link without addresses, without.
+/// Checksums are whole, and no frame is longer than the interface's MTU and its header.
+#[derive(Clone, Debug, Default)]
+pub struct Frame {
+    /// The bytes of the frame.
+    pub data: Vec<u8>,
+}
+
+/// The frame was lost: the device has no room, or its link is down. The stack counts it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameLost;
+
+/// The sending half of a network device's driver. What it receives it gives to
+/// [`Host::receive`](crate::inet::Host::receive).
+pub trait NetDevice: Send + Sync {
+    /// Sends a frame, or queues it to be sent. Never waits, and is called from any thread, by
+    /// several at a time, with no lock of the stack held.
+    ///
+    /// # Errors
+    /// There is no room: the frame is lost.
+    fn transmit(&self, frame: Frame) -> core::result::Result<(), FrameLost>;
+
+    /// Gives the device another hardware address, before the interface has it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: it cannot have another.
+    fn set_hardware_address(&self, address: [u8; 6]) -> Result<()> {
+        let _ = address;
+        Err(Errno::EOPNOTSUPP)
+    }
+}
+
+/// The link of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkKind {
+    /// Ethernet, with this address.
+    Ethernet([u8; 6]),
+    /// A link to one other host, without addresses and headers: frames are packets of IP.
+    PointToPoint,
+}
+
+/// An interface that a driver makes.
+#[derive(Clone, Copy, Debug)]
+pub struct NewInterface<'a> {
+    /// The name; `%d` in it becomes the least number that makes a new name.
+    pub name: &'a str,
+    /// The link.
+    pub link: LinkKind,
+    /// The largest packet at first, bytes.
+    pub mtu: u32,
+    /// The largest MTU that can be set.
+    pub max_mtu: u32,
+    /// Packets that may wait in the device (`txqueuelen`).
+    pub queue_len: u32,
+    /// Whether the link is up (`IFF_LOWER_UP`); [`Host::set_carrier`] tells later.
+    ///
+    /// [`Host::set_carrier`]: crate::inet::Host::set_carrier
+    pub has_carrier: bool,
+}
