@@ -176,3 +176,88 @@ fn what_is_counted_is_shown() {
     assert_eq!(words[..5], ["eth0:", "19", "1", "1", "0"]);
     assert_eq!(text.lines().count(), 4);
 }
+
+/// A program's memory that is one `struct ifreq`.
+struct Request(Mutex<Vec<u8>>);
+
+impl fs::ioctl::IoctlCaller for Request {
+    fn read_bytes(&self, _: usize, to: &mut [u8]) -> fs::Result<()> {
+        to.copy_from_slice(
+            self.0
+                .lock()
+                .unwrap()
+                .get(..to.len())
+                .ok_or(Errno::EFAULT)?,
+        );
+        Ok(())
+    }
+
+    fn write_bytes(&self, _: usize, from: &[u8]) -> fs::Result<()> {
+        *self.0.lock().unwrap() = from.to_vec();
+        Ok(())
+    }
+
+    fn install(&self, _: Arc<File>, _: OpenFlags) -> fs::Result<usize> {
+        Err(Errno::EMFILE)
+    }
+
+    fn privileged(&self) -> bool {
+        false
+    }
+}
+
+/// Asks for something of an interface; what is answered is behind its name.
+fn ifreq(stack: &Stack, name: &str, command: u32, value: &[u8]) -> fs::Result<Vec<u8>> {
+    let socket = stack.socket(sys::AF_INET, SocketType::Datagram, 0).unwrap();
+    let file = socket.into_file(OpenFlags::empty());
+    let mut bytes = vec![0; 40];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    bytes[16..16 + value.len()].copy_from_slice(value);
+    let memory = Request(Mutex::new(bytes));
+    file.ioctl(&fs::ioctl::IoctlRequest {
+        command,
+        arg: 0,
+        caller: &memory,
+    })?;
+    Ok(memory.0.into_inner().unwrap()[16..].to_vec())
+}
+
+/// `struct sockaddr_in`.
+fn sockaddr(ip: [u8; 4]) -> Vec<u8> {
+    [&(sys::AF_INET as u16).to_ne_bytes()[..], &[0, 0], &ip].concat()
+}
+
+#[test]
+fn interfaces_are_configured_as_ifconfig_does_it() {
+    use linux_raw_sys::ioctl as nr;
+    net::set_credentials_provider(|| net::Ucred::OVERFLOW, || Arc::from([]), |_| true);
+    let (host, stack, _, index) = host(8);
+    let set = |command, value: &[u8]| ifreq(&stack, "eth0", command, value).map(drop);
+    let get = |command| ifreq(&stack, "eth0", command, &[]);
+    let ip = |command| get(command).map(|value| value[4..8].to_vec());
+    assert_eq!(
+        set(nr::SIOCSIFNETMASK, &sockaddr([255, 255, 255, 0])),
+        Err(Errno::EADDRNOTAVAIL)
+    );
+    set(nr::SIOCSIFADDR, &sockaddr([10, 0, 0, 1])).unwrap();
+    assert_eq!(ip(nr::SIOCGIFNETMASK), Ok(vec![255, 0, 0, 0]), "by class");
+    set(nr::SIOCSIFNETMASK, &sockaddr([255, 255, 255, 0])).unwrap();
+    assert_eq!(ip(nr::SIOCGIFADDR), Ok(vec![10, 0, 0, 1]));
+    assert_eq!(ip(nr::SIOCGIFBRDADDR), Ok(vec![10, 0, 0, 255]));
+    let holes = set(nr::SIOCSIFNETMASK, &sockaddr([255, 0, 255, 0]));
+    assert_eq!(holes, Err(Errno::EINVAL));
+    set(nr::SIOCSIFMTU, &1400u32.to_ne_bytes()).unwrap();
+    assert_eq!(get(nr::SIOCGIFMTU).unwrap()[..4], 1400u32.to_ne_bytes());
+    set(nr::SIOCSIFTXQLEN, &77u32.to_ne_bytes()).unwrap();
+    assert_eq!(get(nr::SIOCGIFTXQLEN).unwrap()[..4], 77u32.to_ne_bytes());
+    let hardware = [&1u16.to_ne_bytes()[..], &OTHER].concat();
+    assert_eq!(set(nr::SIOCSIFHWADDR, &hardware), Err(Errno::EOPNOTSUPP));
+    assert_eq!(set(nr::SIOCSIFNAME, b"lan0"), Err(Errno::EBUSY));
+    set(nr::SIOCSIFFLAGS, &[0, 0]).unwrap();
+    set(nr::SIOCSIFNAME, b"lan0").unwrap();
+    assert_eq!(&*host.interface(index).unwrap().name, "lan0");
+    ifreq(&stack, "lan0", nr::SIOCSIFADDR, &sockaddr([0; 4])).unwrap();
+    assert!(host.interface(index).unwrap().addresses.is_empty());
+    let loops = ifreq(&stack, "lo", nr::SIOCSIFMTU, &1400u32.to_ne_bytes());
+    assert_eq!(loops, Err(Errno::EOPNOTSUPP));
+}

@@ -3,7 +3,9 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use super::interface::{Interface, Interfaces};
+use fs::Result;
+
+use super::interface::{Interface, InterfaceChange, Interfaces};
 use super::memory::{ProtocolMemory, Transport};
 use super::sysctl::Sysctls;
 use super::tap::{PacketTap, PacketTaps};
@@ -40,6 +42,14 @@ impl CoreStack {
     /// The interfaces, in the order of their numbers.
     pub(crate) fn interfaces(&self) -> Vec<Interface> {
         self.interfaces.interfaces()
+    }
+
+    /// Changes an interface.
+    ///
+    /// # Errors
+    /// Those of [`Interfaces::change_interface`].
+    pub(super) fn change_interface(&self, index: u32, change: &InterfaceChange<'_>) -> Result<()> {
+        self.interfaces.change_interface(index, change)
     }
 
     /// The first interface that `is_it` says yes to.

@@ -10,13 +10,15 @@ use linux_raw_sys::ioctl as nr;
 
 use super::address::Address;
 use super::core_stack::CoreStack;
-use super::interface::{IFNAMSIZ, Interface, InterfaceAddress};
+use super::credentials::caller_administers_networks;
+use super::interface::{IFNAMSIZ, Interface, InterfaceAddress, InterfaceChange};
 
 /// Requests of wireless interfaces.
 const WIRELESS_FIRST: u32 = 0x8b00;
 const WIRELESS_LAST: u32 = 0x8bff;
-/// The flag of one that is up.
-const UP: u32 = linux_raw_sys::net::net_device_flags::IFF_UP as u32;
+/// The flags that can be changed.
+const CHANGEABLE: u32 = linux_raw_sys::net::net_device_flags::IFF_UP as u32
+    | linux_raw_sys::net::net_device_flags::IFF_PROMISC as u32;
 /// `struct ifreq`: the name, and 24 bytes whose meaning is the request's.
 type IfReq = [u8; 40];
 /// `struct ifconf`: bytes of room, padding, and where it is.
@@ -25,8 +27,8 @@ type IfConf = [u32; 4];
 const SIOCETHTOOL: u32 = 0x8946;
 const SIOCGMIIPHY: u32 = 0x8947;
 const SIOCGMIIREG: u32 = 0x8948;
-/// Requests that would change something: there is nothing to change of the loop.
-const SET_REQUESTS: [u32; 7] = [
+/// Requests that change something.
+const SET_REQUESTS: [u32; 9] = [
     nr::SIOCSIFFLAGS,
     nr::SIOCSIFADDR,
     nr::SIOCSIFNETMASK,
@@ -34,6 +36,8 @@ const SET_REQUESTS: [u32; 7] = [
     nr::SIOCSIFHWADDR,
     nr::SIOCSIFNAME,
     nr::SIOCSIFBRDADDR,
+    nr::SIOCSIFDSTADDR,
+    nr::SIOCSIFTXQLEN,
 ];
 
 fn ipv4_address(interface: &Interface) -> Result<(Ipv4Addr, &InterfaceAddress)> {
@@ -70,8 +74,49 @@ fn get_ifconf(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usize> {
     Ok(0)
 }
 
-/// Accepts a request that changes nothing, refuses any other.
-fn check_unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<usize> {
+/// Carries out a request that changes something; one that does not is accepted of any interface.
+fn set(stack: &CoreStack, command: u32, interface: &Interface, value: &[u8]) -> Result<usize> {
+    if is_unchanged(command, interface, value)? {
+        return Ok(0);
+    }
+    let word = || {
+        let bytes = value.first_chunk().ok_or(Errno::EINVAL)?;
+        Ok::<_, Errno>(u32::from_ne_bytes(*bytes))
+    };
+    let ip = || match Address::decode(value.get(..16).ok_or(Errno::EINVAL)?)? {
+        Address::Inet(SocketAddr::V4(address)) => Ok(*address.ip()),
+        _ => Err(Errno::EINVAL),
+    };
+    let change = match command {
+        // They are 16 bits.
+        nr::SIOCSIFFLAGS => InterfaceChange::Flags(word()? & 0xffff),
+        nr::SIOCSIFMTU => InterfaceChange::Mtu(word()?),
+        nr::SIOCSIFTXQLEN => InterfaceChange::QueueLen(word()?),
+        nr::SIOCSIFADDR => InterfaceChange::Address(ip()?),
+        nr::SIOCSIFNETMASK => InterfaceChange::Netmask(ip()?),
+        nr::SIOCSIFBRDADDR => InterfaceChange::Broadcast(ip()?),
+        nr::SIOCSIFDSTADDR => InterfaceChange::Peer(ip()?),
+        nr::SIOCSIFHWADDR => {
+            let (kind, address) = value.split_first_chunk::<2>().ok_or(Errno::EINVAL)?;
+            if u16::from_ne_bytes(*kind) != interface.hardware_type {
+                return Err(Errno::EINVAL);
+            }
+            InterfaceChange::HardwareAddress(*address.first_chunk().ok_or(Errno::EINVAL)?)
+        }
+        _ => {
+            let name = value.split(|&b| b == 0).next().unwrap_or_default();
+            let name = name.get(..name.len().min(IFNAMSIZ)).unwrap_or_default();
+            InterfaceChange::Name(core::str::from_utf8(name).map_err(|_| Errno::EINVAL)?)
+        }
+    };
+    stack.change_interface(interface.index, &change).map(|()| 0)
+}
+
+/// Whether a request changes nothing.
+///
+/// # Errors
+/// `EADDRNOTAVAIL` of an interface without an address.
+fn is_unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<bool> {
     let word = value
         .first_chunk()
         .map_or(0, |bytes| u32::from_ne_bytes(*bytes));
@@ -79,16 +124,17 @@ fn check_unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<
         Ok(Address::Inet(address)) => Some(address.ip()),
         _ => None,
     };
-    let same = match command {
-        nr::SIOCSIFFLAGS => word & UP == interface.flags & UP,
+    Ok(match command {
+        nr::SIOCSIFFLAGS => (word ^ interface.flags) & CHANGEABLE == 0,
         nr::SIOCSIFMTU => word == interface.mtu,
-        nr::SIOCSIFADDR => ip() == Some(ipv4_address(interface)?.0.into()),
+        nr::SIOCSIFADDR => interface
+            .first_ipv4()
+            .is_some_and(|(known, _)| ip() == Some(known.into())),
         nr::SIOCSIFNETMASK => {
             ip() == Some(Ipv4Addr::from(netmask(ipv4_address(interface)?.1.prefix_len)).into())
         }
         _ => false,
-    };
-    if same { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
+    })
 }
 
 /// The mask of a network with a prefix of so many bits.
@@ -110,7 +156,7 @@ pub(super) fn ioctl(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usi
     } else {
         [0; size_of::<IfReq>()]
     };
-    if SET_REQUESTS.contains(&request.command) && !request.caller.privileged() {
+    if SET_REQUESTS.contains(&request.command) && !caller_administers_networks() {
         return Err(Errno::EPERM);
     }
     match request.command {
@@ -177,7 +223,7 @@ pub(super) fn ioctl(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usi
         nr::SIOCGIFTXQLEN => interface.queue_len.to_ne_bytes().to_vec(),
         nr::SIOCGIFMAP => [0; 24].to_vec(),
         change if SET_REQUESTS.contains(&change) => {
-            return check_unchanged(change, &interface, &bytes[IFNAMSIZ..]);
+            return set(stack, change, &interface, &bytes[IFNAMSIZ..]);
         }
         _ => interface.index.to_ne_bytes().to_vec(),
     };

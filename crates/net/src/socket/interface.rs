@@ -5,6 +5,9 @@ use core::fmt::{self, Debug, Display, Formatter};
 use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Deref;
 
+use abi::errno::Errno;
+use fs::Result;
+
 /// Bytes of an interface's name with its end (`IFNAMSIZ`).
 pub(crate) const IFNAMSIZ: usize = 16;
 
@@ -161,10 +164,43 @@ impl Interface {
     }
 }
 
+/// A change of an interface that a program asks for by `ioctl(2)`; addresses are those of its first
+/// one of IPv4.
+#[derive(Clone, Copy, Debug)]
+pub enum InterfaceChange<'a> {
+    /// `IFF_UP` and `IFF_PROMISC` as in these flags; others cannot be changed.
+    Flags(u32),
+    /// The largest packet, bytes.
+    Mtu(u32),
+    /// The packets that may wait to be sent.
+    QueueLen(u32),
+    /// The hardware's address.
+    HardwareAddress([u8; 6]),
+    /// The name.
+    Name(&'a str),
+    /// The address, with the network of its class; none takes it away.
+    Address(Ipv4Addr),
+    /// The mask of the address' network.
+    Netmask(Ipv4Addr),
+    /// The address of everybody in the network.
+    Broadcast(Ipv4Addr),
+    /// The address of the other end.
+    Peer(Ipv4Addr),
+}
+
 /// The interfaces of a network.
 pub trait Interfaces: Send + Sync {
     /// The interfaces, in the order of their numbers.
     fn interfaces(&self) -> Vec<Interface>;
+
+    /// Changes an interface.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for what cannot be changed, and those of the change.
+    fn change_interface(&self, index: u32, change: &InterfaceChange<'_>) -> Result<()> {
+        let _ = (index, change);
+        Err(Errno::EOPNOTSUPP)
+    }
 }
 
 #[cfg(test)]

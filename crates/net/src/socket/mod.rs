@@ -33,7 +33,9 @@ pub use extended_options::TxTime;
 use fs::ioctl::IoctlRequest;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
-pub use interface::{Interface, InterfaceAddress, InterfaceName, Interfaces, Traffic};
+pub use interface::{
+    Interface, InterfaceAddress, InterfaceChange, InterfaceName, Interfaces, Traffic,
+};
 use linux_raw_sys::{ioctl, net};
 pub(crate) use message::ControlMessage;
 pub use message::{Caller, MsgFlags, OutgoingMessage, ReceivedMessage, WaitPolicy};

@@ -2,6 +2,7 @@
 //! (`docs/ip.md`).
 
 mod config;
+mod ifreq;
 mod input;
 mod output;
 mod registry;
@@ -29,7 +30,7 @@ use crate::socket::tap::{
     PACKET_BROADCAST, PACKET_HOST, PACKET_MULTICAST, PACKET_OTHERHOST, PACKET_OUTGOING,
 };
 use crate::socket::timer::{self, TimerCallback};
-use crate::socket::{Frame, Interface, Interfaces, NetDevice, NewInterface};
+use crate::socket::{Frame, Interface, InterfaceChange, Interfaces, NetDevice, NewInterface};
 
 /// The one who is told of changes of a host's tables.
 pub trait ChangeListener: Send + Sync {
@@ -250,6 +251,10 @@ impl Interfaces for Host {
         let state = self.state.lock();
         all.extend(state.interfaces.iter().map(|known| known.shown.clone()));
         all
+    }
+
+    fn change_interface(&self, index: u32, change: &InterfaceChange<'_>) -> Result<()> {
+        self.change(index, change)
     }
 }
 
