@@ -12,25 +12,21 @@ use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use arrayvec::ArrayVec;
 use block::{BlockDevice, Limits, Operation as Wanted, Request, Transfer};
-use task::{Condvar, Deadline, Event, Mutex, MutexGuard};
+use task::{Condvar, Deadline, Mutex, MutexGuard};
 use virtio::blk::{Completion, Disk, Failure, Operation, Properties, Queue, Refusal, Shape};
 use virtio::blk::{StartError, Unmap};
-use virtqueue::{Address, BringUpError, Memory, Piece, Transport, TransportError};
+use virtqueue::{Address, BringUpError, Piece, TransportError};
 use vm::Page;
+
+use crate::virtio_parts::{Interrupt, Parts};
 
 #[cfg(test)]
 mod tests;
 
 /// Parts of the machine that a disk's driver has.
-pub trait Parts: 'static {
-    /// The way to the device.
-    type Transport: Transport + Send + Sync;
-    /// Memory of its queues.
-    type Memory: Memory + Send;
+pub trait DiskParts: Parts {
     /// A page that the device was told of.
     type Lent: Lent + Send;
-    /// Interrupt of a queue.
-    type Interrupt: Interrupt + Send + Sync;
 
     /// Number of the processor that the thread is on.
     fn cpu() -> usize;
@@ -44,12 +40,6 @@ pub trait Lent: Sized {
     fn address(&self) -> Address;
     /// The device has done with it, or was stopped, or never heard of it.
     fn completed(self);
-}
-
-/// Interrupt of a queue.
-pub trait Interrupt {
-    /// The event that it sets.
-    fn event(&self) -> &Event;
 }
 
 /// Descriptors of a queue, and so requests that the device has at a time, at most.
@@ -85,10 +75,10 @@ struct InFlight<L> {
     pages: ArrayVec<L, MAX_PIECES>,
 }
 
-type LaneQueue<P> = Queue<<P as Parts>::Memory, InFlight<<P as Parts>::Lent>>;
-type Ended<P> = Completion<InFlight<<P as Parts>::Lent>>;
+type LaneQueue<P> = Queue<<P as Parts>::Memory, InFlight<<P as DiskParts>::Lent>>;
+type Ended<P> = Completion<InFlight<<P as DiskParts>::Lent>>;
 
-struct State<P: Parts> {
+struct State<P: DiskParts> {
     queue: LaneQueue<P>,
     tickets: Tickets,
     /// Whether somebody waits for the interrupt.
@@ -96,7 +86,7 @@ struct State<P: Parts> {
 }
 
 /// A queue, and those who wait for it.
-struct Lane<P: Parts> {
+struct Lane<P: DiskParts> {
     number: u8,
     state: Mutex<State<P>>,
     /// A request is over, or nobody leads any more.
@@ -107,7 +97,7 @@ struct Lane<P: Parts> {
 type Guard<'a, P> = MutexGuard<'a, State<P>>;
 
 /// A virtio disk.
-pub struct VirtioDisk<P: Parts> {
+pub struct VirtioDisk<P: DiskParts> {
     name: String,
     disk: Disk<P::Transport>,
     lanes: Vec<Lane<P>>,
@@ -136,7 +126,7 @@ impl core::fmt::Display for NoDisk {
     }
 }
 
-impl<P: Parts> VirtioDisk<P> {
+impl<P: DiskParts> VirtioDisk<P> {
     /// Brings a disk up, with a queue for each of `interrupts` as far as the device has so many.
     /// `memory` makes room for a queue.
     ///
@@ -503,7 +493,7 @@ enum Reason {
     Asked,
 }
 
-impl<P: Parts> State<P> {
+impl<P: DiskParts> State<P> {
     /// Takes a ticket, of which there is one.
     fn take_ticket(&mut self) -> u8 {
         let free = self.tickets.iter().position(|ticket| !ticket.is_taken);
@@ -585,7 +575,7 @@ fn add(
     true
 }
 
-impl<P: Parts> BlockDevice for VirtioDisk<P> {
+impl<P: DiskParts> BlockDevice for VirtioDisk<P> {
     fn capacity(&self) -> u64 {
         self.disk.properties().capacity
     }

@@ -9,8 +9,10 @@ use std::thread::JoinHandle;
 use std::vec::Vec;
 
 use block::{Operation as Wanted, Transfer};
+use task::Event;
 use virtio::blk::{Backend, BackendError, ID, SECTOR, Server};
-use virtqueue::{Areas, DeviceQueue, Features, Left, Setup, Status, Unreachable, Words};
+use virtqueue::{Areas, DeviceQueue, Features, Left, Memory, Setup, Status, Transport};
+use virtqueue::{Unreachable, Words};
 
 use super::*;
 
@@ -316,8 +318,11 @@ std::thread_local! {
 impl Parts for Host {
     type Transport = Way;
     type Memory = Shared;
-    type Lent = LentPage;
     type Interrupt = Line;
+}
+
+impl DiskParts for Host {
+    type Lent = LentPage;
 
     fn cpu() -> usize {
         CPU.get()
