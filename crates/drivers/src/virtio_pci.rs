@@ -102,6 +102,10 @@ impl Function for Board {
         queue
     }
 
+    fn message_of_config(&self) -> Option<u16> {
+        None
+    }
+
     fn force_reset(&self) -> bool {
         let is_stopped = self.claim.reset().is_ok();
         self.claim.start();

@@ -45,6 +45,10 @@ pub trait Function {
     /// The number of the message that tells of a queue, in the function's table.
     fn message_of(&self, queue: u16) -> u16;
 
+    /// The number of the message that tells of changes of the configuration; `None` if nobody wants
+    /// to be told.
+    fn message_of_config(&self) -> Option<u16>;
+
     /// Resets the function by other means than its own, so that it reaches no memory any more, and
     /// lets it reach memory afterwards as before. `false` if it may not have stopped.
     fn force_reset(&self) -> bool;
@@ -227,6 +231,17 @@ impl<F: Function> Pci<F> {
         self.common.write32(at + 4, (value >> 32) as u32);
     }
 
+    /// Has the device tell of something by a message.
+    fn set_message(&self, register: usize, message: u16) -> Result<(), TransportError> {
+        self.common.write16(register, message);
+        // A device without room for it says so here (section 4.1.5.1.2).
+        if self.common.read16(register) == message {
+            Ok(())
+        } else {
+            Err(TransportError::NoMessage)
+        }
+    }
+
     /// Offset at which a queue is notified, if that is among the notifications.
     fn notify_offset(&self) -> Option<u32> {
         let number = u32::from(self.common.read16(field::QUEUE_NOTIFY));
@@ -244,7 +259,14 @@ impl<F: Function> Transport for Pci<F> {
             let is_stopped = self.function.force_reset();
             is_stopped.then_some(()).ok_or(stuck)
         });
-        done.inspect(|()| self.common.write16(field::CONFIG_MESSAGE, NO_MESSAGE))
+        done?;
+        match self.function.message_of_config() {
+            Some(message) => self.set_message(field::CONFIG_MESSAGE, message),
+            None => {
+                self.common.write16(field::CONFIG_MESSAGE, NO_MESSAGE);
+                Ok(())
+            }
+        }
     }
 
     fn status(&self) -> Status {
@@ -296,11 +318,7 @@ impl<F: Function> Transport for Pci<F> {
         let at = self.notify_offset().ok_or(TransportError::NoQueue)?;
         self.common.write16(field::QUEUE_SIZE, setup.size);
         let message = self.function.message_of(queue);
-        self.common.write16(field::QUEUE_MESSAGE, message);
-        // A device without room for it says so here (section 4.1.5.1.2).
-        if self.common.read16(field::QUEUE_MESSAGE) != message {
-            return Err(TransportError::NoQueue);
-        }
+        self.set_message(field::QUEUE_MESSAGE, message)?;
         let areas = &setup.areas;
         for (register, area) in [
             (field::QUEUE_DESCRIPTORS, areas.descriptors),

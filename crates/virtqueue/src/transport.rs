@@ -34,6 +34,8 @@ pub enum TransportError {
     NoQueue,
     /// The device's configuration has no such bytes.
     NoConfig,
+    /// The device has no room for an interrupt message.
+    NoMessage,
 }
 
 impl fmt::Display for TransportError {
@@ -42,6 +44,7 @@ impl fmt::Display for TransportError {
             Self::Stuck => "the device does not do what it is told",
             Self::NoQueue => "the device has no such queue",
             Self::NoConfig => "the device's configuration is shorter than it must be",
+            Self::NoMessage => "the device has no room for an interrupt message",
         })
     }
 }
@@ -57,7 +60,8 @@ pub trait Transport {
     /// 2.4). When this returns without an error, it reaches no memory any more.
     ///
     /// # Errors
-    /// [`TransportError::Stuck`]. Then the device may still reach memory.
+    /// [`TransportError::Stuck`]. Then the device may still reach memory. With
+    /// [`TransportError::NoMessage`] it has stopped, and would tell nothing.
     fn reset(&self) -> Result<(), TransportError>;
 
     /// The device's status.

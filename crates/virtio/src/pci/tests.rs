@@ -24,6 +24,7 @@ struct State {
     queue: u16,
     sizes: [u16; 2],
     messages: [u16; 2],
+    config_message: u16,
     enabled: [u16; 2],
     areas: [[u32; 6]; 2],
     notified: Vec<(usize, u16)>,
@@ -66,6 +67,7 @@ impl Registers for Window {
         let state = self.state.borrow();
         let queue = usize::from(state.queue);
         match self.at(at, 2) - COMMON_AT {
+            0x10 => state.config_message,
             0x12 => 2,
             0x18 => state.sizes[queue],
             0x1a => state.messages[queue],
@@ -104,6 +106,8 @@ impl Registers for Window {
         }
         let queue = usize::from(state.queue);
         match at - COMMON_AT {
+            0x10 if state.refuses_messages => state.config_message = 0xffff,
+            0x10 => state.config_message = value,
             0x16 => state.queue = value,
             0x18 => state.sizes[queue] = value,
             0x1a if state.refuses_messages => state.messages[queue] = 0xffff,
@@ -128,6 +132,7 @@ impl Registers for Window {
 
 struct Board {
     config: BTreeMap<u16, u32>,
+    config_message: Option<u16>,
     state: Rc<RefCell<State>>,
 }
 
@@ -149,6 +154,10 @@ impl Function for Board {
 
     fn message_of(&self, queue: u16) -> u16 {
         queue + 1
+    }
+
+    fn message_of_config(&self) -> Option<u16> {
+        self.config_message
     }
 
     fn force_reset(&self) -> bool {
@@ -187,6 +196,7 @@ fn board(structures: &[(u8, u32, u32, u32)]) -> Board {
     };
     Board {
         config,
+        config_message: None,
         state: Rc::new(RefCell::new(state)),
     }
 }
@@ -275,7 +285,7 @@ fn what_cannot_be_is_an_error() {
     pci.function().state.borrow_mut().refuses_messages = true;
     assert_eq!(
         pci.enable_queue(0, &setup(16)),
-        Err(TransportError::NoQueue)
+        Err(TransportError::NoMessage)
     );
     let mut bytes = [0; 11];
     assert_eq!(pci.read_config(6, &mut bytes), Ok(()));
@@ -318,6 +328,23 @@ fn a_device_that_does_not_stop_is_made_to() {
     state.borrow_mut().status = 15;
     state.borrow_mut().resists = true;
     assert_eq!(pci.reset(), Err(TransportError::Stuck));
+}
+
+#[test]
+fn changes_of_the_configuration_are_told_by_the_message_that_is_theirs() {
+    for message in [None, Some(3)] {
+        let pci = Pci::new(Board {
+            config_message: message,
+            ..usual()
+        })
+        .unwrap();
+        let state = pci.function().state.clone();
+        assert_eq!(pci.reset(), Ok(()));
+        assert_eq!(state.borrow().config_message, message.unwrap_or(0xffff));
+        state.borrow_mut().refuses_messages = true;
+        let expected = message.map_or(Ok(()), |_| Err(TransportError::NoMessage));
+        assert_eq!(pci.reset(), expected);
+    }
 }
 
 #[test]
