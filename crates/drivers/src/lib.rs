@@ -7,6 +7,7 @@ extern crate alloc;
 
 pub mod uart;
 pub mod virtio_blk;
+pub mod virtio_net;
 pub mod virtio_parts;
 #[cfg(target_os = "none")]
 pub mod virtio_pci;

@@ -9,4 +9,5 @@
 extern crate alloc;
 
 pub mod blk;
+pub mod net;
 pub mod pci;
