@@ -65,6 +65,9 @@ pub struct Hardware {
     pub icount: bool,
     /// Images of virtio disks, the first of which is `vda`.
     pub disks: Vec<PathBuf>,
+    /// Networks of virtio network cards, the first of which is `eth0`: what QEMU's `-netdev` is
+    /// given, without an `id`.
+    pub networks: Vec<OsString>,
     /// Wait for gdb before the first instruction.
     pub gdb: bool,
     /// Anything else for QEMU.
@@ -140,6 +143,13 @@ pub fn command(hardware: &Hardware, boot: &Boot, log: &Path) -> Command {
         qemu.arg("-drive")
             .arg(option(&[drive.as_ref(), image.as_os_str()]));
         qemu.args(["-device", &format!("virtio-blk-pci,drive=disk{n}")]);
+    }
+    for (n, network) in hardware.networks.iter().enumerate() {
+        let mut network = network.clone();
+        network.push(format!(",id=net{n}"));
+        qemu.arg("-netdev").arg(network);
+        // Nothing boots from a network, and firmware for that may not be there.
+        qemu.args(["-device", &format!("virtio-net-pci,netdev=net{n},romfile=")]);
     }
     if hardware.gdb {
         qemu.args(["-s", "-S"]);

@@ -71,6 +71,10 @@ pub struct Arguments {
     /// Attach a virtio disk, whose contents are this file's; may be given several times
     #[arg(long, value_name = "FILE")]
     disk: Vec<PathBuf>,
+    /// Attach a virtio network card to what QEMU's `-netdev` calls so, such as `user` or
+    /// `user,hostfwd=tcp:127.0.0.1:8080-:80`; may be given several times
+    #[arg(long, value_name = "NETDEV")]
+    net: Vec<OsString>,
     /// Another argument for QEMU
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     qemu_arg: Vec<OsString>,
@@ -135,6 +139,7 @@ fn try_run(arguments: Arguments) -> Result<ExitCode> {
             memory: arguments.mem,
             icount: arguments.icount,
             disks: arguments.disk,
+            networks: arguments.net,
             gdb: arguments.gdb,
             extra: arguments.qemu_arg,
         },

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::modules;
 use crate::cleanup::Directory;
 use crate::test::batch;
 use crate::test::{Check, Setting};
@@ -23,28 +24,6 @@ const LOGGED_DISK: u64 = 8 << 20;
 const FIRST: u64 = 2048 * 512;
 const SECOND: u64 = 34816 * 512;
 const SECOND_LEN: usize = 8 << 20;
-
-/// Modules of a Debian kernel that virtio disks need, in the order in which they are loaded.
-const MODULES: [&str; 6] = [
-    "virtio/virtio",
-    "virtio/virtio_ring",
-    "virtio/virtio_pci_legacy_dev",
-    "virtio/virtio_pci_modern_dev",
-    "virtio/virtio_pci",
-    "block/virtio_blk",
-];
-
-/// The modules of this Linux.
-fn modules(image: &Path) -> Result<Vec<Addition>> {
-    let name = image.file_name().and_then(|name| name.to_str());
-    let version = name.and_then(|name| name.strip_prefix("vmlinuz-"));
-    let version = version.context("the image's name does not tell its version")?;
-    let module = |(n, name): (usize, &&str)| Addition {
-        host: format!("/lib/modules/{version}/kernel/drivers/{name}.ko").into(),
-        guest: format!("/modules/{n}.ko"),
-    };
-    Ok(MODULES.iter().enumerate().map(module).collect())
-}
 
 fn image(directory: &Directory, name: &str, bytes: u64) -> Result<PathBuf> {
     let path = directory.join(name);
@@ -75,7 +54,9 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         guest: "/disk-tools.tar".into(),
     });
     if let Kernel::Linux(image) = &machine.kernel {
-        machine.additions.extend(modules(image)?);
+        machine
+            .additions
+            .extend(modules::of(image, &["drivers/block/virtio_blk"])?);
     }
     let mut steps = batch::steps(CASES, &[])?;
     for step in &mut steps {

@@ -8,6 +8,7 @@ mod disk;
 mod fuzz;
 mod json;
 mod memory;
+mod modules;
 mod mounts;
 mod observe;
 mod partitions;

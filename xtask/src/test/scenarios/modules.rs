@@ -1,0 +1,29 @@
+//! Modules that a Debian kernel needs for virtio devices.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::vm::Addition;
+
+/// Modules that all virtio devices need, in the order in which they are loaded.
+const COMMON: [&str; 5] = [
+    "drivers/virtio/virtio",
+    "drivers/virtio/virtio_ring",
+    "drivers/virtio/virtio_pci_legacy_dev",
+    "drivers/virtio/virtio_pci_modern_dev",
+    "drivers/virtio/virtio_pci",
+];
+
+/// The modules for all virtio devices and then `own`, of this Linux, as `/modules/N.ko` in the
+/// order in which they are loaded; ten of them at most, so that names sort as their numbers do.
+pub fn of(image: &Path, own: &[&str]) -> Result<Vec<Addition>> {
+    let name = image.file_name().and_then(|name| name.to_str());
+    let version = name.and_then(|name| name.strip_prefix("vmlinuz-"));
+    let version = version.context("the image's name does not tell its version")?;
+    let module = |(n, name): (usize, &&str)| Addition {
+        host: format!("/lib/modules/{version}/kernel/{name}.ko").into(),
+        guest: format!("/modules/{n}.ko"),
+    };
+    Ok(COMMON.iter().chain(own).enumerate().map(module).collect())
+}
