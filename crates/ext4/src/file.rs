@@ -19,6 +19,8 @@ const CUT_GROUPS: u32 = 4;
 const METADATA_CUT: u32 = 16;
 /// Most bytes that one step of writing writes.
 const STEP_BYTES: usize = 1 << 20;
+/// Flags that can be set: immutable, append only, no dump, no access times.
+const SETTABLE_FLAGS: u32 = 0x10 | 0x20 | 0x40 | 0x80;
 
 /// Place of a part of a file's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,6 +289,84 @@ impl Ext4 {
         Ok(())
     }
 
+    /// Has blocks allocated for a range that is going to be written, where there are none: they are
+    /// unwritten until [`Ext4::finish_write`]. `spare` blocks are left free. The offset up to which
+    /// there are blocks, which may be before the end of the range if the file system is full.
+    ///
+    /// # Errors
+    /// As [`Ext4::write`]; `ENOSPC` if there is no block for the beginning.
+    pub fn prepare_write(&mut self, ino: u32, offset: u64, len: u64, spare: u64) -> Result<u64> {
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        if end > self.sb.max_file_size() {
+            return Err(Errno::EFBIG);
+        }
+        let size = self.size_of_block();
+        let (mut at, last) = (offset / size, end.div_ceil(size));
+        while at < last {
+            let logical = u32::try_from(at).map_err(|_| Errno::EFBIG)?;
+            let inode = self.writable_file(ino)?;
+            let run = self.map(&inode, logical)?;
+            let left = u32::try_from(last - at).unwrap_or(u32::MAX);
+            let len = run.len.min(left).min(MAX_LEN - 1);
+            if run.block.is_some() {
+                at += u64::from(len);
+                continue;
+            }
+            let filled = self.transact(STEP_CREDITS, |fs| {
+                let free = fs.store.counts.free_blocks.saturating_sub(spare);
+                let len = len.min(u32::try_from(free).unwrap_or(u32::MAX));
+                if len == 0 {
+                    return Err(Errno::ENOSPC);
+                }
+                let mut inode = fs.writable_file(ino)?;
+                let run = fs.fill_hole(&mut inode, logical, len, true)?;
+                fs.put_inode(&inode)?;
+                Ok(run.len)
+            });
+            match filled {
+                Ok(len) => at += u64::from(len),
+                Err(Errno::ENOSPC) if at * size > offset => return Ok(at * size),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(end)
+    }
+
+    /// Notes that contents were written to the blocks of a range, which read as that from now on;
+    /// the file reaches at least to `size`.
+    ///
+    /// # Errors
+    /// As [`Ext4::write`]; a part may be noted then. `EUCLEAN` if there are no blocks.
+    pub fn finish_write(&mut self, ino: u32, offset: u64, len: u64, size: u64) -> Result<()> {
+        let block = self.size_of_block();
+        let (mut at, last) = (offset / block, (offset + len).div_ceil(block));
+        while at < last {
+            let logical = u32::try_from(at).map_err(|_| Errno::EFBIG)?;
+            let inode = self.writable_file(ino)?;
+            let run = self.map(&inode, logical)?;
+            run.block.ok_or(Errno::EUCLEAN)?;
+            let left = u32::try_from(last - at).unwrap_or(u32::MAX);
+            let end = at + u64::from(run.len.min(left).min(MAX_LEN - 1));
+            if run.is_unwritten {
+                self.transact(STEP_CREDITS, |fs| {
+                    let mut inode = fs.writable_file(ino)?;
+                    fs.set_written(&mut inode, logical, end)?;
+                    inode.size = inode.size.max(size.min(end * block));
+                    fs.put_inode(&inode)
+                })?;
+            }
+            at = end;
+        }
+        if self.file(ino)?.size < size {
+            self.transact(STEP_CREDITS, |fs| {
+                let mut inode = fs.writable_file(ino)?;
+                inode.size = inode.size.max(size);
+                fs.put_inode(&inode)
+            })?;
+        }
+        Ok(())
+    }
+
     /// Makes a range zeros, and gives its whole blocks back (`FALLOC_FL_PUNCH_HOLE`). The file's
     /// size stays.
     ///
@@ -373,11 +453,27 @@ impl Ext4 {
         if size > self.sb.max_file_size() {
             return Err(Errno::EFBIG);
         }
+        let is_shorter = size < self.file(ino)?.size;
+        self.set_size(ino, size, is_shorter)
+    }
+
+    /// Sets the size of a file, and gives back what is behind it, also if that was allocated for
+    /// what is going to be written.
+    ///
+    /// # Errors
+    /// As [`Ext4::write`].
+    pub fn cut_to(&mut self, ino: u32, size: u64) -> Result<()> {
+        if size > self.sb.max_file_size() {
+            return Err(Errno::EFBIG);
+        }
+        self.set_size(ino, size, true)
+    }
+
+    fn set_size(&mut self, ino: u32, size: u64, is_shorter: bool) -> Result<()> {
         let block = self.size_of_block();
         let keep = u32::try_from(size.div_ceil(block)).map_err(|_| Errno::EFBIG)?;
         let done = self.transact(STEP_CREDITS, |fs| {
             let mut inode = fs.writable_file(ino)?;
-            let is_shorter = size < inode.size;
             let within = size % block;
             if is_shorter && within != 0 {
                 // What is behind the end would be seen if the file became longer again.
@@ -471,8 +567,8 @@ impl Ext4 {
         fallible::copy_of(bytes.get(..len).ok_or(Errno::EUCLEAN)?)
     }
 
-    /// Changes owner, permission bits and times; `None` stays. The time of the inode's change is
-    /// set, too.
+    /// Changes owner, permission bits, times and flags; `None` stays, but for the time of the
+    /// inode's change, which becomes the present.
     ///
     /// # Errors
     /// `EROFS`, `EUCLEAN`, `EIO`.
@@ -486,7 +582,10 @@ impl Ext4 {
             inode.gid = new.gid.unwrap_or(inode.gid);
             inode.accessed = new.accessed.unwrap_or(inode.accessed);
             inode.modified = new.modified.unwrap_or(inode.modified);
-            inode.changed = fs.now();
+            inode.changed = new.changed.unwrap_or_else(|| fs.now());
+            inode.flags = new.flags.map_or(inode.flags, |flags| {
+                inode.flags & !SETTABLE_FLAGS | flags & SETTABLE_FLAGS
+            });
             fs.put_inode(&inode)
         })
     }
@@ -505,4 +604,8 @@ pub struct Attributes {
     pub accessed: Option<Timestamp>,
     /// Last change of the contents.
     pub modified: Option<Timestamp>,
+    /// Last change of the inode.
+    pub changed: Option<Timestamp>,
+    /// Flags of `chattr(1)`: immutable, append only, no dump, no access times.
+    pub flags: Option<u32>,
 }

@@ -246,6 +246,42 @@ impl Ext4 {
         self.store.is_read_only
     }
 
+    /// Blocks that are kept for the superuser.
+    pub const fn reserved_blocks(&self) -> u64 {
+        self.sb.reserved_blocks
+    }
+
+    /// Bytes of a block.
+    pub const fn block_size(&self) -> u32 {
+        self.sb.block_size
+    }
+
+    /// Most bytes of a file.
+    pub fn max_file_size(&self) -> u64 {
+        self.sb.max_file_size()
+    }
+
+    /// Whether it has a journal.
+    pub const fn has_journal(&self) -> bool {
+        self.store.journal.is_some()
+    }
+
+    /// Whether nothing was changed since the last commit.
+    pub fn is_committed(&self) -> bool {
+        self.store.is_clean()
+    }
+
+    /// Gives up to so many blocks of metadata in memory up that are as on the device. How many.
+    /// Allocates nothing.
+    pub fn shrink(&mut self, count: usize) -> usize {
+        self.store.shrink(count)
+    }
+
+    /// Bytes of metadata in memory that [`Ext4::shrink`] may give up, or somewhat more.
+    pub fn shrinkable(&self) -> usize {
+        self.store.shrinkable()
+    }
+
     /// The time, as inodes get it.
     pub(crate) fn now(&self) -> Timestamp {
         (self.options.clock)()
@@ -333,7 +369,11 @@ impl Ext4 {
             }
         }
         let now = self.now();
-        self.store.commit(now)
+        self.store.commit(now)?;
+        if self.store.has_many_logged() {
+            self.store.checkpoint()?;
+        }
+        Ok(())
     }
 
     /// Brings contents and metadata of a file to the medium (`fsync(2)`).
@@ -352,6 +392,14 @@ impl Ext4 {
     /// # Errors
     /// `EIO`; the journal is replayed then when it is mounted next.
     pub fn unmount(mut self) -> Result<()> {
+        self.make_read_only()
+    }
+
+    /// Stops changes: everything is at its place, and nothing has to be replayed.
+    ///
+    /// # Errors
+    /// `EIO`; the journal is replayed then when it is mounted next. `EROFS` after an earlier error.
+    pub fn make_read_only(&mut self) -> Result<()> {
         if self.options.read_only {
             return Ok(());
         }
@@ -370,7 +418,32 @@ impl Ext4 {
                 put_u16(raw, field::STATE, state | STATE_VALID)?;
             }
             Ok(())
-        })
+        })?;
+        self.options.read_only = true;
+        self.store.is_read_only = true;
+        Ok(())
+    }
+
+    /// Allows changes, where it was mounted read-only or [`Ext4::make_read_only`] stopped them.
+    /// Files that have no name are removed: nobody may have one open.
+    ///
+    /// # Errors
+    /// A feature that permits reading only; `EROFS` if the device does, or after an earlier error.
+    pub fn make_writable(&mut self) -> core::result::Result<(), MountError> {
+        if !self.options.read_only {
+            return if self.store.is_read_only {
+                Err(Errno::EROFS.into())
+            } else {
+                Ok(())
+            };
+        }
+        self.sb.check_writable()?;
+        if self.store.device.is_read_only() {
+            return Err(Errno::EROFS.into());
+        }
+        self.begin_writing()?;
+        self.options.read_only = false;
+        Ok(())
     }
 
     /// Place of a block of a file.

@@ -146,6 +146,36 @@ impl Store {
         }
     }
 
+    /// Gives up to so many clean blocks up, those not used lately first. How many.
+    pub fn shrink(&mut self, count: usize) -> usize {
+        if self.handle.is_some() {
+            return 0;
+        }
+        let mut freed = 0;
+        for keep_used in [true, false] {
+            self.buffers.retain(|_, buffer| {
+                let is_needed = buffer.is_dirty || buffer.is_unwritten;
+                let keep = freed == count || is_needed || keep_used && buffer.is_used;
+                buffer.is_used = false;
+                freed += usize::from(!keep);
+                keep
+            });
+        }
+        freed
+    }
+
+    /// Bytes of blocks that are as on the device, or somewhat more.
+    pub fn shrinkable(&self) -> usize {
+        let clean = self.buffers.len().saturating_sub(self.dirty.len());
+        clean.saturating_sub(self.logged.len()) * self.block_size
+    }
+
+    /// Whether so many blocks were committed and are not at their places that they are to be
+    /// written there: they are all in memory.
+    pub fn has_many_logged(&self) -> bool {
+        self.logged.len() > 2 * self.max_transaction
+    }
+
     /// Whether the checksum of a structure in a block was found to be right since it was read.
     pub fn is_verified(&self, block: u64, slot: u32) -> bool {
         let bit = 1_u64.checked_shl(slot).unwrap_or(0);
@@ -335,29 +365,31 @@ impl Store {
 
     /// Commits the running transaction: when it returns, that is on the medium.
     ///
-    /// After an error it is not known what is there, and nothing can be changed any more.
+    /// After an error it is not known what is there, and nothing can be changed any more; but for
+    /// `ENOMEM` before anything was written.
     pub fn commit(&mut self, now: Timestamp) -> Result<()> {
-        let done = self.try_commit(now);
+        if self.is_clean() {
+            return self.device.flush();
+        }
+        // Nothing was written without memory for this list: it can be tried again.
+        let mut blocks: Vec<(u64, Block)> = fallible::with_capacity(self.dirty.len())?;
+        let done = self.try_commit(&mut blocks, now);
         if done.is_err() {
             self.is_read_only = true;
         }
         done
     }
 
-    fn try_commit(&mut self, now: Timestamp) -> Result<()> {
-        if self.is_clean() {
-            return self.device.flush();
-        }
+    fn try_commit(&mut self, blocks: &mut Vec<(u64, Block)>, now: Timestamp) -> Result<()> {
         let Some(journal) = &mut self.journal else {
             self.mark_committed();
             return self.write_back();
         };
-        let mut blocks: Vec<(u64, Block)> = fallible::with_capacity(self.dirty.len())?;
         for &block in &self.dirty {
             let buffer = self.buffers.get(&block).ok_or(Errno::EIO)?;
             blocks.push((block, buffer.data.clone()));
         }
-        journal.commit(&*self.device, &blocks, &self.revoked, now)?;
+        journal.commit(&*self.device, blocks, &self.revoked, now)?;
         self.mark_committed();
         Ok(())
     }

@@ -365,6 +365,7 @@ fn attributes_and_times_are_kept_beyond_2038() {
             gid: Some(200_000),
             accessed: Some(time),
             modified: Some(time),
+            ..Attributes::default()
         };
         fs.set_attributes(ino, &change).expect("attributes");
         let stat = fs.stat(ino).expect("stat");
