@@ -1,16 +1,20 @@
-//! The page cache: pages of a block device that are in memory.
+//! The page cache: pages of a block device, or of a file on one, that are in memory.
+
+mod file;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::{Range, RangeBounds};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use arrayvec::ArrayVec;
+pub use file::zero;
 use task::{Condvar, Mutex, MutexGuard};
 use vm::Page;
 
-use crate::writeback;
+use crate::writeback::{self, CacheOwner};
 use crate::{BlockDevice, ErrorCursor, ErrorSequence, Operation, Request, Transfer};
 
 /// Most pages of one request: 128 KiB, which is also how far is read ahead (Linux `read_ahead_kb`).
@@ -38,6 +42,8 @@ struct Cached {
     state: State,
     /// Whether it was used since the last search for pages to give back.
     is_referenced: bool,
+    /// Of a file's: whether there are blocks for all of it, so that a mapping may change it.
+    is_prepared: bool,
 }
 
 /// Pages that are to be written back.
@@ -55,6 +61,8 @@ enum Due {
 
 struct Contents {
     pages: BTreeMap<u64, Cached>,
+    /// Where they are counted.
+    counter: &'static AtomicU64,
     errors: ErrorSequence,
     /// Place at which the next search for pages to give back begins.
     hand: u64,
@@ -72,6 +80,8 @@ pub struct PageCache {
     contents: Mutex<Contents>,
     /// A page has left the state of being filled or written.
     changed: Condvar,
+    /// Pages that are not as on the device.
+    dirty: AtomicUsize,
 }
 
 /// The parts of `offset..offset + len` that lie in one page each: index, offset in the page, range
@@ -107,17 +117,24 @@ impl PageCache {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(device: Arc<dyn BlockDevice>) -> Result<Arc<Self>, Errno> {
-        let cache = Arc::new(Self {
+        let cache = Self::with_counter(device, &writeback::DEVICE_PAGES);
+        let owner: Arc<dyn CacheOwner> = cache.clone();
+        writeback::register(Arc::downgrade(&owner))?;
+        Ok(cache)
+    }
+
+    fn with_counter(device: Arc<dyn BlockDevice>, counter: &'static AtomicU64) -> Arc<Self> {
+        Arc::new(Self {
             device,
             contents: Mutex::new(Contents {
                 pages: BTreeMap::new(),
+                counter,
                 errors: ErrorSequence::none(),
                 hand: 0,
             }),
             changed: Condvar::new(),
-        });
-        writeback::register(&cache)?;
-        Ok(cache)
+            dirty: AtomicUsize::new(0),
+        })
     }
 
     /// The device behind it.
@@ -169,13 +186,14 @@ impl PageCache {
             let bytes = &buf[range.clone()];
             let whole =
                 within == 0 && (bytes.len() == PAGE_SIZE || is_end(offset + range.end as u64));
+            let change = |cached: &mut Cached| {
+                cached.page.write(within, bytes);
+                self.mark_dirty(cached);
+            };
             let written = if whole {
-                self.write_page(index, bytes)
+                self.with_any_page(index, change)
             } else {
-                self.with_page(index, index + 1, |cached| {
-                    cached.page.write(within, bytes);
-                    cached.mark_dirty();
-                })
+                self.with_page(index, index + 1, change)
             };
             match written {
                 Ok(()) => done = range.end,
@@ -221,8 +239,22 @@ impl PageCache {
         contents
     }
 
-    /// Makes `bytes` page `index`, without reading what was there.
-    fn write_page(&self, index: u64, bytes: &[u8]) -> Result<(), Errno> {
+    /// Notes that a page is newer than what the device has.
+    fn mark_dirty(&self, cached: &mut Cached) {
+        if cached.mark_dirty() {
+            self.dirty.fetch_add(1, Ordering::Relaxed);
+            writeback::count_dirty();
+        }
+    }
+
+    /// Notes that so many pages are not dirty any more.
+    fn uncount_dirty(&self, pages: usize) {
+        self.dirty.fetch_sub(pages, Ordering::Relaxed);
+        writeback::uncount_dirty(pages);
+    }
+
+    /// Calls `then` with page `index`, which is zeros if it is not there: the device is not read.
+    fn with_any_page(&self, index: u64, then: impl FnOnce(&mut Cached)) -> Result<(), Errno> {
         let mut fresh = None;
         loop {
             let mut contents = self.settled(index);
@@ -230,9 +262,8 @@ impl PageCache {
                 contents.insert(index, page, State::Clean);
             }
             if let Some(cached) = contents.pages.get_mut(&index) {
-                cached.page.write(0, bytes);
-                cached.mark_dirty();
                 cached.is_referenced = true;
+                then(cached);
                 return Ok(());
             }
             drop(contents);
@@ -264,8 +295,11 @@ impl PageCache {
         }
         {
             let mut contents = self.contents.lock();
+            // A file may have become shorter, and then has no pages there any more.
+            let last = self.device.capacity().div_ceil(PAGE);
             let mut taken = 0;
             while let Some(page) = pages.get(taken)
+                && index + (taken as u64) < last
                 && contents.insert(index + taken as u64, page.clone(), State::Filling)
             {
                 taken += 1;
@@ -298,6 +332,9 @@ impl PageCache {
     /// The first pages among `pages` that are to be written back: those dirty since `before` or
     /// longer (ns), which the caller has to write now, or one that somebody else is writing.
     fn next_due(&self, pages: Range<u64>, before: u64) -> Option<Due> {
+        if !self.is_dirty() {
+            return None;
+        }
         let mut run = Pages::new();
         let mut first = 0;
         for (&index, cached) in self.contents.lock().pages.range_mut(pages) {
@@ -332,14 +369,21 @@ impl PageCache {
         };
         drop(run);
         let mut contents = self.contents.lock();
-        contents.finish_writing(first..behind, outcome);
+        let cleaned = contents.finish_writing(first..behind, outcome);
+        self.uncount_dirty(cleaned);
         self.changed.notify_all(&contents);
         behind
     }
 
+    /// Whether a page is not as on the device.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed) > 0
+    }
+
     /// Writes the dirty pages among `pages` back that are so since `before` or longer (ns), and
     /// notes errors. Leaves alone what others are writing.
-    pub(crate) fn write_back(&self, pages: Range<u64>, before: u64) {
+    pub fn write_back(&self, pages: Range<u64>, before: u64) {
         let mut next = pages.start;
         while let Some(due) = self.next_due(next..pages.end, before) {
             next = match due {
@@ -453,14 +497,20 @@ impl PageCache {
     /// Forgets all pages, dirty ones too: the device has other contents now.
     pub fn forget(&self) {
         let mut contents = self.wait_while_busy(&(0..u64::MAX));
-        let dirty = contents.remove_if(.., usize::MAX, |cached| cached.state != State::Clean);
-        writeback::uncount_dirty(dirty);
-        contents.remove_if(.., usize::MAX, |_| true);
+        self.forget_in(&mut contents, ..);
+    }
+
+    fn forget_in(&self, contents: &mut Contents, pages: impl RangeBounds<u64> + Clone) {
+        let is_dirty = |cached: &mut Cached| cached.state != State::Clean;
+        let dirty = contents.remove_if(pages.clone(), usize::MAX, is_dirty);
+        self.uncount_dirty(dirty);
+        contents.remove_if(pages, usize::MAX, |_| true);
     }
 
     /// Gives back up to `count` clean pages, those used lately last. Returns how many. Called by
-    /// who is short of memory, with any locks: waits for none, and allocates nothing.
-    pub(crate) fn try_shrink(&self, count: usize) -> usize {
+    /// who is short of memory, with any locks: waits for none, and allocates nothing. Pages that
+    /// programs have mapped stay.
+    pub fn try_shrink(&self, count: usize) -> usize {
         let Some(mut contents) = self.contents.try_lock() else {
             return 0;
         };
@@ -469,7 +519,7 @@ impl PageCache {
             let hand = contents.hand;
             let is_old = |cached: &mut Cached| {
                 let is_kept = core::mem::take(&mut cached.is_referenced);
-                cached.state == State::Clean && !is_kept
+                cached.state == State::Clean && !is_kept && cached.page.refs() == 1
             };
             freed += contents.remove_if(hand.., count - freed, is_old);
             freed += contents.remove_if(..hand, count - freed, is_old);
@@ -490,14 +540,18 @@ fn transfer(first: u64, pages: &[Page], capacity: u64) -> Transfer<'_> {
 }
 
 impl Cached {
-    fn mark_dirty(&mut self) {
+    /// Makes it dirty; whether it is one more that is not as on the device.
+    fn mark_dirty(&mut self) -> bool {
         let now = task::now_ns();
         match &mut self.state {
-            State::Dirty(_) => {}
-            State::Writing(again) => *again = again.or(Some(now)),
+            State::Dirty(_) => false,
+            State::Writing(again) => {
+                *again = again.or(Some(now));
+                false
+            }
             State::Clean | State::Filling => {
                 self.state = State::Dirty(now);
-                writeback::count_dirty();
+                true
             }
         }
     }
@@ -513,9 +567,10 @@ impl Contents {
             page,
             state,
             is_referenced: false,
+            is_prepared: false,
         };
         self.pages.insert(index, cached);
-        writeback::count_cached(1);
+        self.counter.fetch_add(1, Ordering::Relaxed);
         true
     }
 
@@ -534,7 +589,7 @@ impl Contents {
             .inspect(|(index, _)| last = index + 1)
             .count();
         self.hand = last;
-        writeback::uncount_cached(removed);
+        self.counter.fetch_sub(removed as u64, Ordering::Relaxed);
         removed
     }
 
@@ -553,7 +608,8 @@ impl Contents {
 
     /// The device has written `pages`, or not. The error is noted first. As on Linux a page that
     /// could not be written is clean then: it would keep others from being written to for ever.
-    fn finish_writing(&mut self, pages: Range<u64>, outcome: Result<(), Errno>) {
+    /// Returns how many are clean now.
+    fn finish_writing(&mut self, pages: Range<u64>, outcome: Result<(), Errno>) -> usize {
         if let Err(error) = outcome {
             self.errors.record(error);
         }
@@ -564,7 +620,25 @@ impl Contents {
                 cleaned += usize::from(again.is_none());
             }
         }
-        writeback::uncount_dirty(cleaned);
+        cleaned
+    }
+}
+
+impl CacheOwner for PageCache {
+    fn write_back(&self, before: u64) {
+        self.write_back(0..u64::MAX, before);
+    }
+
+    fn write_all(&self) {
+        self.write_range(0..u64::MAX);
+    }
+
+    fn sync(&self) {
+        self.sync();
+    }
+
+    fn try_shrink(&self, count: usize) -> usize {
+        self.try_shrink(count)
     }
 }
 

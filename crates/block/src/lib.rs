@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `device` | requests, and what drivers implement |
 //! | `partition` | partition tables: GPT and MBR |
-//! | `cache` | the pages of a device that are in memory, and which of them are dirty |
+//! | `cache` | the pages of a device, or of a file on one, that are in memory, and which of them are dirty |
 //! | `error_sequence` | errors of writing back, told once to each opener |
 //! | `writeback` | how much may be dirty, for how long; giving pages back when memory is short |
 #![cfg_attr(target_os = "none", no_std)]
@@ -18,6 +18,6 @@ mod error_sequence;
 pub mod partition;
 pub mod writeback;
 
-pub use cache::PageCache;
+pub use cache::{PageCache, zero};
 pub use device::{BlockDevice, Limits, Operation, Request, SECTOR_SIZE, Transfer};
 pub use error_sequence::{ErrorCursor, ErrorSequence};

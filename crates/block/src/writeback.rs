@@ -9,13 +9,33 @@ use abi::layout::PAGE_SIZE;
 use shrink::{Shrinker, Ticket, Urgency};
 use task::{Deadline, Event, Mutex};
 
-use crate::PageCache;
+/// A cache, or the caches of a file system, as who writes back with age sees it.
+pub trait CacheOwner: Send + Sync {
+    /// Writes back what is dirty since `before` (ns) or longer, and notes errors. Leaves alone what
+    /// others are writing.
+    fn write_back(&self, before: u64);
+
+    /// Writes everything back that is dirty, and waits for what others are writing.
+    fn write_all(&self);
+
+    /// Brings everything that was written before to the medium. Errors are noted.
+    fn sync(&self);
+
+    /// Gives back up to `count` clean pages. Returns how many. Called by who is short of memory,
+    /// with any locks: waits for none, and allocates nothing.
+    fn try_shrink(&self, count: usize) -> usize;
+}
 
 /// The caches there are, or were.
-static CACHES: Mutex<Vec<Weak<PageCache>>> = Mutex::new(Vec::new());
-/// Pages in all caches, and how many of them are not as on their device.
-static CACHED: AtomicU64 = AtomicU64::new(0);
+static CACHES: Mutex<Vec<Weak<dyn CacheOwner>>> = Mutex::new(Vec::new());
+/// Pages in caches of devices.
+pub(crate) static DEVICE_PAGES: AtomicU64 = AtomicU64::new(0);
+/// Pages in caches of files on disks.
+pub(crate) static FILE_PAGES: AtomicU64 = AtomicU64::new(0);
+/// How many of both are not as on their device.
 static DIRTY: AtomicU64 = AtomicU64::new(0);
+/// File systems with changes, beside those of pages, that are not on their device yet.
+static CHANGED: AtomicU64 = AtomicU64::new(0);
 /// Pages of memory. Before it is told there is little.
 static MEMORY: AtomicU64 = AtomicU64::new(1024);
 
@@ -100,9 +120,11 @@ pub fn set(settings: &Settings) {
 
 /// Notes a cache, in the place of one that ended if there is one: the others keep theirs, so that
 /// who goes through them meets each.
-pub(crate) fn register(cache: &Arc<PageCache>) -> Result<(), Errno> {
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn register(cache: Weak<dyn CacheOwner>) -> Result<(), Errno> {
     let mut caches = CACHES.lock();
-    let cache = Arc::downgrade(cache);
     match caches.iter_mut().find(|place| place.strong_count() == 0) {
         Some(place) => {
             *place = cache;
@@ -113,7 +135,7 @@ pub(crate) fn register(cache: &Arc<PageCache>) -> Result<(), Errno> {
 }
 
 /// Calls `each` with every cache, without a lock.
-fn for_each_cache(mut each: impl FnMut(&PageCache)) {
+fn for_each_cache(mut each: impl FnMut(&dyn CacheOwner)) {
     let mut n = 0;
     loop {
         let cache = match CACHES.lock().get(n) {
@@ -121,7 +143,7 @@ fn for_each_cache(mut each: impl FnMut(&PageCache)) {
             None => return,
         };
         if let Some(cache) = cache {
-            each(&cache);
+            each(&*cache);
         }
         n += 1;
     }
@@ -129,7 +151,7 @@ fn for_each_cache(mut each: impl FnMut(&PageCache)) {
 
 /// Brings everything that was written before to its medium (`sync(2)`).
 pub fn sync_all() {
-    for_each_cache(PageCache::sync);
+    for_each_cache(|cache| cache.sync());
 }
 
 /// Starts the thread that writes back with age, if it does not run. Needed before anything is
@@ -150,9 +172,9 @@ pub fn start() -> Result<(), Errno> {
 fn run() {
     loop {
         WORK.wait();
-        while dirty_pages() > 0 {
+        while dirty_pages() > 0 || CHANGED.load(Ordering::Relaxed) > 0 {
             if dirty_pages() > BACKGROUND.load(Ordering::Relaxed) {
-                for_each_cache(|cache| cache.write_range(0..u64::MAX));
+                for_each_cache(|cache| cache.write_all());
             } else {
                 WORK.wait_until(match INTERVAL_NS.load(Ordering::Relaxed) {
                     0 => Deadline::NEVER,
@@ -160,10 +182,16 @@ fn run() {
                 });
                 let age = EXPIRE_NS.load(Ordering::Relaxed);
                 let before = task::now_ns().saturating_sub(age);
-                for_each_cache(|cache| cache.write_back(0..u64::MAX, before));
+                for_each_cache(|cache| cache.write_back(before));
             }
         }
     }
+}
+
+/// Pages of memory that there are.
+#[must_use]
+pub fn memory_pages() -> u64 {
+    MEMORY.load(Ordering::Relaxed)
 }
 
 /// Pages that are not as on their device.
@@ -174,12 +202,31 @@ pub fn dirty_pages() -> u64 {
 
 /// Pages in caches of devices, dirty or not.
 #[must_use]
-pub fn cached_pages() -> u64 {
-    CACHED.load(Ordering::Relaxed)
+pub fn device_pages() -> u64 {
+    DEVICE_PAGES.load(Ordering::Relaxed)
+}
+
+/// Pages in caches of files on disks, dirty or not.
+#[must_use]
+pub fn file_pages() -> u64 {
+    FILE_PAGES.load(Ordering::Relaxed)
+}
+
+/// Notes that a file system has changes now, beside those of pages, that are to be written with
+/// age.
+pub fn count_changed() {
+    CHANGED.fetch_add(1, Ordering::Relaxed);
+    WORK.set();
+}
+
+/// Notes that it has none any more.
+pub fn uncount_changed() {
+    CHANGED.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Whether so many pages are dirty that who makes more dirty has to write some back.
-pub(crate) fn is_over_limit() -> bool {
+#[must_use]
+pub fn is_over_limit() -> bool {
     dirty_pages() > LIMIT.load(Ordering::Relaxed)
 }
 
@@ -194,26 +241,18 @@ pub(crate) fn uncount_dirty(pages: usize) {
     DIRTY.fetch_sub(pages as u64, Ordering::Relaxed);
 }
 
-pub(crate) fn count_cached(pages: usize) {
-    CACHED.fetch_add(pages as u64, Ordering::Relaxed);
-}
-
-pub(crate) fn uncount_cached(pages: usize) {
-    CACHED.fetch_sub(pages as u64, Ordering::Relaxed);
-}
-
 struct CacheShrinker;
 
 impl Shrinker for CacheShrinker {
     fn name(&self) -> &'static str {
-        "pages of devices"
+        "pages of devices and disks' files"
     }
 
     fn reclaimable(&self, urgency: Urgency) -> u64 {
         if urgency < Urgency::Low {
             return 0;
         }
-        cached_pages().saturating_sub(dirty_pages()) * PAGE_SIZE as u64
+        (device_pages() + file_pages()).saturating_sub(dirty_pages()) * PAGE_SIZE as u64
     }
 
     /// Only clean pages: to write some back takes memory, of which there is none.

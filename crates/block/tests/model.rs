@@ -235,7 +235,7 @@ fn reading_on_reads_ahead_and_old_pages_go() {
     shrinkers.register(block::writeback::init(1 << 30));
     let cache = PageCache::new(device.clone()).unwrap();
     cache.read(0, &mut [0; 1]).unwrap();
-    assert!(block::writeback::cached_pages() >= 20);
+    assert!(block::writeback::device_pages() >= 20);
     // Of what is there nothing is asked again.
     device.0.lock().unwrap().failing = usize::MAX;
     assert_eq!(cache.read(0, &mut vec![0; LEN]), Ok(LEN));

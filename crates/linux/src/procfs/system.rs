@@ -172,21 +172,23 @@ fn meminfo() -> String {
         kib(stats.total - stats.granted - stats.leaked),
         kib(stats.free),
     );
-    // No swap. Files are shared memory in Linux' words; pages of devices are given back when they
-    // are clean.
+    // No swap. Files in memory are shared memory in Linux' words; pages of devices and of files on
+    // them are given back when they are clean.
     let files = kib(fs::ramfs::pages_in_files().min(stats.user));
-    let buffers = kib(fs::block::writeback::cached_pages()).min(kib(stats.user) - files);
-    let dirty = kib(fs::block::writeback::dirty_pages()).min(buffers);
-    let anonymous = kib(stats.user) - files - buffers;
+    let rest = kib(stats.user) - files;
+    let buffers = kib(fs::block::writeback::device_pages()).min(rest);
+    let cached = kib(fs::block::writeback::file_pages()).min(rest - buffers);
+    let dirty = kib(fs::block::writeback::dirty_pages()).min(buffers + cached);
+    let anonymous = rest - buffers - cached;
     let rows = [
         ("MemTotal", total),
         ("MemFree", free),
-        ("MemAvailable", free + buffers - dirty),
+        ("MemAvailable", free + buffers + cached - dirty),
         ("Buffers", buffers),
-        ("Cached", files),
+        ("Cached", files + cached),
         ("SwapCached", 0),
         ("Active", anonymous),
-        ("Inactive", files),
+        ("Inactive", files + cached),
         ("SwapTotal", 0),
         ("SwapFree", 0),
         ("Dirty", dirty),
@@ -315,7 +317,14 @@ fn version() -> String {
 fn filesystems() -> String {
     filesystems::FILE_SYSTEM_TYPES
         .iter()
-        .map(|name| format!("nodev\t{name}\n"))
+        .map(|name| {
+            let nodev = if filesystems::needs_disk(name) {
+                ""
+            } else {
+                "nodev"
+            };
+            format!("{nodev}\t{name}\n")
+        })
         .collect()
 }
 
