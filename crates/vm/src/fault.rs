@@ -59,8 +59,8 @@ enum FaultOutcome {
     SharedWrite(Arc<Object>),
     /// Something has changed, look again.
     Retry,
-    /// This page of this object is to be fetched first.
-    NeedsPage((Arc<Object>, u64)),
+    /// This page of this object is to be fetched first, and be written to if that is said.
+    NeedsPage(Arc<Object>, u64, bool),
 }
 
 impl FaultOutcome {
@@ -128,7 +128,9 @@ impl AddressSpace {
                             return Ok(result);
                         }
                         FaultOutcome::Retry => continue,
-                        FaultOutcome::NeedsPage(source) => Some(source),
+                        FaultOutcome::NeedsPage(object, index, write) => {
+                            Some((object, index, write))
+                        }
                     }
                 }
                 None => None,
@@ -136,7 +138,7 @@ impl AddressSpace {
             drop(state);
             // Both may take their time, and what is mapped may be something else afterwards.
             match missing {
-                Some((object, index)) => fetch(&object, index)?,
+                Some((object, index, write)) => fetch(&object, index, write)?,
                 None => self.expand_stack(va)?,
             }
         }
@@ -172,6 +174,15 @@ impl AddressSpace {
         {
             return Ok(FaultOutcome::Done);
         }
+        // Written to by a shared mapping of what has to know it.
+        let noted = write && area.notes_writes();
+        let lent = || {
+            if area.is_shared() && (noted || !area.notes_writes()) {
+                own()
+            } else {
+                borrowed()
+            }
+        };
         let (mut resident, mut written) = (true, write);
         let make = || {
             if let Some(page) = self.inaccessible.remove(va) {
@@ -188,13 +199,15 @@ impl AddressSpace {
                 }
                 Some(source) => {
                     let index = source.page_offset + (offset / PAGE_SIZE) as u64;
-                    let page = source
-                        .object
-                        .backing
-                        .cached(index)
-                        .ok_or(InsertFailure::Page(index))?;
+                    let backing = &source.object.backing;
+                    let page = if noted {
+                        backing.cached_for_write(index)
+                    } else {
+                        backing.cached(index)
+                    };
+                    let page = page.ok_or(InsertFailure::Page(index))?;
                     if area.is_shared() {
-                        Ok((page, own()))
+                        Ok((page, lent()))
                     } else if write {
                         Ok((page.duplicate().ok_or(InsertFailure::Memory)?, own()))
                     } else {
@@ -216,13 +229,12 @@ impl AddressSpace {
                 if let Some(source) = &area.mapped
                     && (!write || area.is_shared())
                 {
-                    self.fault_around(
-                        area,
-                        source,
-                        va - offset,
-                        va,
-                        if area.is_shared() { own() } else { borrowed() },
-                    );
+                    let perm = if area.notes_writes() {
+                        borrowed()
+                    } else {
+                        lent()
+                    };
+                    self.fault_around(area, source, va - offset, va, perm);
                 }
                 // A page kept as inaccessible may still be shared with a child.
                 Ok(match (write, written) {
@@ -239,7 +251,7 @@ impl AddressSpace {
             }
             Err(InsertFailure::Memory) => Err(FaultError::NoMemory),
             Err(InsertFailure::Page(index)) => match &area.mapped {
-                Some(source) => Ok(FaultOutcome::NeedsPage((source.object.clone(), index))),
+                Some(source) => Ok(FaultOutcome::NeedsPage(source.object.clone(), index, noted)),
                 None => Err(FaultError::NoMemory),
             },
         }
@@ -281,13 +293,22 @@ impl AddressSpace {
         perm: Perm,
     ) -> Result<FaultOutcome, FaultError> {
         let shared = area.is_shared();
-        let Some((page, now, noted)) = self.table.get(va) else {
+        let Some((page, now, note)) = self.table.get(va) else {
             return Ok(FaultOutcome::Retry);
         };
         if now.write {
             return Ok(FaultOutcome::Done);
         }
-        if noted.large && large::lies_in(start, area, va) && self.table.allow_large(va, &page, perm)
+        if let Some(source) = area.mapped.as_ref().filter(|_| area.notes_writes()) {
+            let index = source.page_offset + ((va - start) / PAGE_SIZE) as u64;
+            return Ok(match source.object.backing.cached_for_write(index) {
+                // Another page has come to be there: this one is about to be unmapped.
+                Some(current) if !self.table.allow(va, &current, perm) => FaultOutcome::Retry,
+                Some(_) => FaultOutcome::written(area),
+                None => FaultOutcome::NeedsPage(source.object.clone(), index, true),
+            });
+        }
+        if note.large && large::lies_in(start, area, va) && self.table.allow_large(va, &page, perm)
         {
             return Ok(FaultOutcome::Done);
         }
@@ -417,10 +438,15 @@ impl AddressSpace {
     }
 }
 
-/// Has a page made or read that an object does not have at hand.
+/// Has a page made or read that an object does not have at hand, or not to be written to.
 #[cold]
-fn fetch(object: &Object, index: u64) -> Result<(), FaultError> {
-    object.backing.page(index).map(drop).map_err(|e| match e {
+fn fetch(object: &Object, index: u64, write: bool) -> Result<(), FaultError> {
+    let page = if write {
+        object.backing.page_for_write(index)
+    } else {
+        object.backing.page(index)
+    };
+    page.map(drop).map_err(|e| match e {
         Errno::ENOMEM | Errno::ENOSPC => FaultError::NoMemory,
         _ => FaultError::BeyondEof,
     })

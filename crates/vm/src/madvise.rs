@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 
+use crate::object::Object;
 use crate::space::{AddressSpace, SpaceState};
 use crate::vma::{Prot, Vma, VmaFlags};
 use crate::{AccessKind, PAGE_SIZE, zero_page};
@@ -243,6 +244,38 @@ impl AddressSpace {
     pub fn check_mapped(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = Self::page_range_unbounded(addr, len)?;
         if self.state.read().vmas.covers(range) {
+            Ok(())
+        } else {
+            Err(Errno::ENOMEM)
+        }
+    }
+
+    /// Brings what was written to the files that are mapped in a range, as shared memory, to the
+    /// medium (`MS_SYNC`).
+    ///
+    /// # Errors
+    /// `ENOMEM` if a part is not mapped, or there are too many files; the devices'.
+    pub fn sync_range(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let range = Self::page_range_unbounded(addr, len)?;
+        let mut objects: Vec<Arc<Object>> = Vec::new();
+        let is_covered = {
+            let state = self.state.read();
+            for (_, area) in state.vmas.iter_range(range.clone()) {
+                let source = area.mapped.as_ref().filter(|_| area.notes_writes());
+                if let Some(source) = source
+                    && !objects
+                        .last()
+                        .is_some_and(|last| Arc::ptr_eq(&last.backing, &source.object.backing))
+                {
+                    fallible::push(&mut objects, source.object.clone())?;
+                }
+            }
+            state.vmas.covers(range)
+        };
+        for object in objects {
+            object.backing.sync()?;
+        }
+        if is_covered {
             Ok(())
         } else {
             Err(Errno::ENOMEM)

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::ops::Range;
 
 use abi::errno::Errno;
@@ -42,6 +43,34 @@ pub trait Backing: Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// Whether it has to know which pages are written to by shared mappings: these get the right to
+    /// write only by [`Self::cached_for_write`], until the page is taken out of all mappings.
+    fn notes_writes(&self) -> bool {
+        false
+    }
+
+    /// The same page as [`Self::cached`], which is noted to be written to from now on; `None` also
+    /// if [`Self::page_for_write`] has to be called first.
+    fn cached_for_write(&self, index: u64) -> Option<Page> {
+        self.cached(index)
+    }
+
+    /// The same page as [`Self::page`], for a shared mapping that is going to write to it.
+    ///
+    /// # Errors
+    /// As [`Self::page`].
+    fn page_for_write(&self, index: u64) -> Result<Page, Errno> {
+        self.page(index)
+    }
+
+    /// Brings what was written to the medium (`MS_SYNC`).
+    ///
+    /// # Errors
+    /// The device's.
+    fn sync(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
     /// Notes that a program writes to it by a shared mapping (Linux `file_update_time`).
     fn on_shared_write(&self) {}
 
@@ -60,6 +89,8 @@ pub struct Object {
     pub(crate) name: Vec<u8>,
     pub(crate) dev: u64,
     pub(crate) ino: u64,
+    /// Kept alive while it is mapped: the mount that the file was opened by.
+    _keeps: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Right to write to a shared mapping of a file.
@@ -93,6 +124,28 @@ impl Object {
         dev: u64,
         ino: u64,
     ) -> Arc<Self> {
+        Self::new(backing, writes, name, (dev, ino), None)
+    }
+
+    /// A file's contents, as [`Self::file`]; `keeps` ends after the last mapping.
+    #[must_use]
+    pub fn file_with(
+        backing: Arc<dyn Backing>,
+        writes: SharedWrites,
+        name: Vec<u8>,
+        numbers: (u64, u64),
+        keeps: Arc<dyn Any + Send + Sync>,
+    ) -> Arc<Self> {
+        Self::new(backing, writes, name, numbers, Some(keeps))
+    }
+
+    fn new(
+        backing: Arc<dyn Backing>,
+        writes: SharedWrites,
+        name: Vec<u8>,
+        (dev, ino): (u64, u64),
+        keeps: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             _counted: census::Object::default(),
             backing,
@@ -100,6 +153,7 @@ impl Object {
             name,
             dev,
             ino,
+            _keeps: keeps,
         })
     }
 

@@ -613,7 +613,7 @@ impl AddressSpace {
                     // A page kept as inaccessible is not looked for in the object.
                     area.has_private_pages.set();
                 }
-                parts.push((part, area.is_shared()));
+                parts.push((part, area.is_shared(), area.notes_writes()));
             }
         }
         let result = if covered < range.end {
@@ -628,14 +628,14 @@ impl AddressSpace {
         }
         let claim = self.lock_range(&mut state, range.clone());
         drop(state);
-        for (part, shared) in parts {
+        for (part, shared, notes_writes) in parts {
             if prot.is_empty() {
                 self.unmap_inaccessible(part, shared);
             } else {
                 self.table.protect(
                     part,
                     Perm {
-                        write: shared && prot.contains(Prot::WRITE),
+                        write: shared && !notes_writes && prot.contains(Prot::WRITE),
                         exec: prot.contains(Prot::EXEC),
                     },
                 );

@@ -128,6 +128,12 @@ impl Vma {
         self.flags.contains(VmaFlags::SHARED)
     }
 
+    /// Whether its object has to know of writes, so that the right to write is given page by page.
+    pub(crate) fn notes_writes(&self) -> bool {
+        let notes = |source: &MappedObject| source.object.backing.notes_writes();
+        self.is_shared() && self.mapped.as_ref().is_some_and(notes)
+    }
+
     /// The part behind the first `bytes`.
     pub(crate) fn split_tail(&self, bytes: usize) -> Self {
         let mut tail = self.clone();

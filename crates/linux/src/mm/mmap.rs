@@ -56,12 +56,12 @@ fn file_object(file: &File, shared: bool, prot: Prot) -> Result<Arc<Object>, Err
         return Err(Errno::EPERM);
     }
     let meta = file.metadata();
-    Ok(Object::file(
+    Ok(Object::file_with(
         file.backing()?,
         SharedWrites::when(writable && !sealed),
         file.path().to_bytes(None),
-        meta.dev,
-        meta.ino,
+        (meta.dev, meta.ino),
+        file.path().mount().clone(),
     ))
 }
 
@@ -570,7 +570,8 @@ pub fn sys_mincore(task: &Task, addr: UserAddr, len: usize, to: UserAddr) -> Sys
     }
 }
 
-/// `msync(2)`: what a mapping of a file shows is the file itself.
+/// `msync(2)`: what a mapping of a file shows is the file itself; with `MS_SYNC` it is brought to
+/// the medium.
 pub fn sys_msync(task: &Task, addr: UserAddr, len: usize, flags: u32) -> SysResult {
     let known = sys::MS_ASYNC | sys::MS_INVALIDATE | sys::MS_SYNC;
     let both = flags & (sys::MS_ASYNC | sys::MS_SYNC) == sys::MS_ASYNC | sys::MS_SYNC;
@@ -586,7 +587,11 @@ pub fn sys_msync(task: &Task, addr: UserAddr, len: usize, flags: u32) -> SysResu
     if flags & sys::MS_INVALIDATE != 0 && space.has_locked(addr.raw(), len) {
         return Err(Errno::EBUSY);
     }
-    space.check_mapped(addr.raw(), len).map(|()| 0)
+    if flags & sys::MS_SYNC != 0 {
+        space.sync_range(addr.raw(), len).map(|()| 0)
+    } else {
+        space.check_mapped(addr.raw(), len).map(|()| 0)
+    }
 }
 
 /// The most bytes that the calling program may lock.

@@ -250,12 +250,12 @@ fn parse(file: &File) -> Result<elf::ElfProgram, Errno> {
 /// The mappable object of a file.
 fn object(file: &File) -> Result<Arc<Object>, Errno> {
     let meta = file.metadata();
-    Ok(Object::file(
+    Ok(Object::file_with(
         file.backing()?,
         SharedWrites::Denied,
         file.path().to_bytes(None),
-        meta.dev,
-        meta.ino,
+        (meta.dev, meta.ino),
+        file.path().mount().clone(),
     ))
 }
 
