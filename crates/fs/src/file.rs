@@ -283,8 +283,19 @@ impl File {
     /// An open file at `path` that does what `ops` does.
     #[must_use]
     pub fn new(path: Path, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
+        Self::with_write_access(path, ops, flags, None)
+    }
+
+    /// An open file as of [`Self::new`], and whether it keeps the file from being run.
+    #[must_use]
+    pub fn with_write_access(
+        path: Path,
+        ops: Arc<dyn FileOps>,
+        flags: OpenFlags,
+        writing: Option<WriteAccess>,
+    ) -> Arc<Self> {
         let fills_buffers = ops.fills_buffers();
-        Self::new_inner(path, ops, fills_buffers, flags, None)
+        Self::new_inner(path, ops, fills_buffers, flags, writing)
     }
 
     #[inline(always)]

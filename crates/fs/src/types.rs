@@ -295,6 +295,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Blocks free.
     pub blocks_free: u64,
+    /// Free blocks that are kept for the superuser.
+    pub blocks_reserved: u64,
     /// Files in all that could exist; 0 if there is no limit.
     pub files: u64,
     /// Files that can still be made.

@@ -59,6 +59,26 @@ pub trait FileSystem: Send + Sync {
         String::new()
     }
 
+    /// Forbids or allows changes (`MS_REMOUNT`): nobody writes meanwhile.
+    ///
+    /// # Errors
+    /// `EBUSY`, `EROFS`; the device's.
+    fn set_read_only(&self, read_only: bool) -> Result<()> {
+        let _ = read_only;
+        Ok(())
+    }
+
+    /// Brings everything that was written before to the medium (`syncfs(2)`).
+    ///
+    /// # Errors
+    /// The device's.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Called when it is mounted nowhere any more.
+    fn put_super(&self) {}
+
     /// Takes over other options (`MS_REMOUNT`), all or none.
     ///
     /// # Errors
@@ -193,7 +213,12 @@ impl SuperBlock {
             if flags & MS_RDONLY != 0 && self.mounts().iter().any(|mount| mount.has_writers()) {
                 Err(Errno::EBUSY)
             } else {
-                self.fs.reconfigure(options)
+                self.fs.reconfigure(options).and_then(|()| {
+                    if (flags ^ old) & MS_RDONLY == 0 {
+                        return Ok(());
+                    }
+                    self.fs.set_read_only(flags & MS_RDONLY != 0)
+                })
             };
         self.flags.store(
             if done.is_ok() {
@@ -211,6 +236,7 @@ impl Drop for SuperBlock {
     fn drop(&mut self) {
         inotify::notify_unmount(self.root.inode().metadata().dev);
         dcache::clear();
+        self.fs.put_super();
     }
 }
 

@@ -157,13 +157,12 @@ fn open_tmpfile(
     };
     refuse_direct(flags)?;
     let inode = dir.inode().tmpfile(&new)?;
-    let path = Path::pseudo(inode, "/ (deleted)");
-    let writing = WriteAccess::acquire(&path)?;
-    Ok(File::from_inode(
-        path,
-        flags,
-        Some(writing).filter(|_| flags.is_writable()),
-    ))
+    let path = Path::pseudo_in(dir.mount().clone(), inode, "/ (deleted)");
+    let writing = Some(WriteAccess::acquire(&path)?).filter(|_| flags.is_writable());
+    Ok(match path.inode().clone().open(flags)? {
+        Some(ops) => File::with_write_access(path, ops, flags, writing),
+        None => File::from_inode(path, flags, writing),
+    })
 }
 
 /// Opens a file that a walk found.
@@ -278,7 +277,8 @@ fn open_without_notify(
             }
         },
     };
-    Ok(File::new(path, ops, flags))
+    let writing = writing.filter(|_| flags.is_writable());
+    Ok(File::with_write_access(path, ops, flags, writing))
 }
 
 /// Refuses `O_DIRECT`: nothing that is opened by name has a cache to go past. A file that was made

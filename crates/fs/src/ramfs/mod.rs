@@ -210,6 +210,7 @@ impl FileSystem for RamFs {
             block_size: PAGE_SIZE,
             blocks,
             blocks_free,
+            blocks_reserved: 0,
             files,
             files_free,
         }

@@ -29,10 +29,10 @@ pub fn sys_fdatasync(task: &Task, fd: Fd) -> SysResult {
     sys_fsync(task, fd)
 }
 
-/// `syncfs(2)`: writes the file system of a file back. All are in memory; a block special file's is
-/// that of its node, not what is on it.
+/// `syncfs(2)`: writes the file system of a file back. A block special file's is that of its node,
+/// not what is on it.
 pub fn sys_syncfs(task: &Task, fd: Fd) -> SysResult {
-    task.file_io(fd).map(|_| 0)
+    task.file_io(fd)?.path().mount().fs().sync().map(|()| 0)
 }
 
 /// `sync_file_range(2)`: writes a range of a file back.

@@ -300,7 +300,7 @@ fn statfs(mount: &Mount) -> StatFs {
         bsize: s.block_size as i64,
         blocks: s.blocks,
         bfree: s.blocks_free,
-        bavail: s.blocks_free,
+        bavail: s.blocks_free.saturating_sub(s.blocks_reserved),
         files: s.files,
         ffree: s.files_free,
         fsid: [mount.id() as i32, 0],
