@@ -12,7 +12,7 @@ use task::{Mutex, Once};
 
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::IoctlRequest;
-use crate::mount::FileSystem;
+use crate::mount::{self, FileSystem};
 use crate::ramfs::RamFs;
 use crate::{DeviceId, File, FileType, Inode, NewInode, NewInodeKind, Result, Whence};
 
@@ -117,7 +117,8 @@ pub(crate) fn block_node(name: &str, id: DeviceId, mode: u32) -> Result<()> {
 
 /// Removes the node of a block device from `/dev`, if somebody has not done so.
 pub(crate) fn remove_node(name: &str) {
-    let _ = registry().fs.root().unlink(name.as_bytes());
+    let fs: Arc<dyn FileSystem> = registry().fs.clone();
+    let _ = mount::remove_name(&fs, name.as_bytes());
 }
 
 /// Makes a symbolic link in `/dev`.

@@ -232,6 +232,30 @@ impl SuperBlock {
     }
 }
 
+/// Takes a name away from the top directory of a file system, for the kernel's own sake: also from
+/// those who remember it.
+///
+/// # Errors
+/// `ENOENT`; those of the file system.
+pub(crate) fn remove_name(fs: &Arc<dyn FileSystem>, name: &[u8]) -> Result<()> {
+    let all = SUPER_BLOCKS.lock().clone();
+    let same = |known: &Arc<SuperBlock>| core::ptr::addr_eq(&raw const *known.fs, &raw const **fs);
+    let Some(known) = all.iter().filter_map(Weak::upgrade).find(same) else {
+        return fs.root().unlink(name);
+    };
+    let victim;
+    let mut names = known.root.lock();
+    victim = known.root.lookup_locked(&mut names, name)?;
+    known.root.inode().unlink(name)?;
+    names.remove(name);
+    victim.set_removed();
+    drop(names);
+    let (dir, kind) = (known.root.inode(), victim.kind());
+    inotify::notify_dir_entry(dir, sys::IN_DELETE, name, kind);
+    drop(dcache::remove(&known.root, name));
+    Ok(())
+}
+
 impl Drop for SuperBlock {
     fn drop(&mut self) {
         inotify::notify_unmount(self.root.inode().metadata().dev);
