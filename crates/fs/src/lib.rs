@@ -28,6 +28,7 @@ pub mod devfs;
 pub mod dnotify;
 pub mod epoll;
 pub mod eventfd;
+pub mod ext4;
 mod file;
 mod file_ops;
 mod flags;

@@ -247,6 +247,32 @@ pub fn open(id: DeviceId, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
     Ok(Arc::new(OpenDisk::new(disk, flags)?))
 }
 
+/// A disk that a file system has for itself, as with `O_EXCL`, until dropped.
+pub(crate) struct DiskClaim(Arc<Disk>);
+
+impl DiskClaim {
+    /// Takes a disk by number.
+    ///
+    /// # Errors
+    /// `ENXIO` if there is none; `EBUSY` if somebody else has it for himself.
+    pub(crate) fn new(id: DeviceId) -> Result<Self> {
+        let disk = DISKS.lock().get(&id).cloned().ok_or(Errno::ENXIO)?;
+        disk.open(OpenFlags::EXCL)?;
+        Ok(Self(disk))
+    }
+
+    /// The disk.
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.0
+    }
+}
+
+impl Drop for DiskClaim {
+    fn drop(&mut self) {
+        self.0.close(true);
+    }
+}
+
 /// The name of disk `number` of a kind, as `loop0`.
 fn disk_name(kind: &str, number: u32) -> String {
     alloc::format!("{kind}{number}")

@@ -17,6 +17,12 @@ pub(crate) fn keeps_setid_bits() -> bool {
     current_task().is_some_and(|task| task.fs_cred().capable(sys::CAP_FSETID))
 }
 
+/// Whether the calling thread may have the blocks of a file system that are kept for the superuser
+/// (`CAP_SYS_RESOURCE`); a thread of the kernel may.
+pub(crate) fn may_use_reserved_blocks() -> bool {
+    current_task().is_none_or(|task| task.fs_cred().capable(sys::CAP_SYS_RESOURCE))
+}
+
 fn change_user(task: &Task, change: impl FnOnce(Ids, bool) -> Result<Ids, Errno>) -> SysResult {
     let cred = task.cred();
     let user = change(cred.user, cred.capable(sys::CAP_SETUID))?;

@@ -61,6 +61,7 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     user::set_fault_handler(boot, user_loop::handle_kernel_fault);
     fs::tty::set_job_control(Arc::new(TtyJobControl));
     fs::set_keeps_setid_bits(setuid::keeps_setid_bits);
+    fs::ext4::set_may_use_reserved(setuid::may_use_reserved_blocks);
     fs::charge::set_unlimited(is_superuser);
     fs::sigio::set_sender(Arc::new(SigioSender));
     net::set_credentials_provider(socket::caller_ucred, socket::groups, socket::is_capable);

@@ -183,7 +183,9 @@ fn create(task: &Task, state: &mut State) -> Result<(), Errno> {
         return Err(Errno::EBUSY);
     };
     may_mount(task)?;
-    let made = create_file_system(kind.as_bytes(), &core::mem::take(&mut state.options), 0);
+    let options = core::mem::take(&mut state.options);
+    let source = Some(state.source.as_bytes());
+    let made = create_file_system(task, kind.as_bytes(), source, &options, 0);
     state.phase = made
         .as_ref()
         .map_or(Phase::Failed, |shown| Phase::AwaitingMount(shown.clone()));

@@ -10,7 +10,7 @@ use abi::errno::Errno;
 use fs::mount::{self, FileSystem, Namespace, Propagation, SuperBlock, UnmountFlags};
 use fs::path::LookupFlags;
 use fs::ramfs::{Options, RamFs};
-use fs::{FileType, Path, devfs};
+use fs::{DeviceId, FileType, Path, devfs};
 use guard::mem;
 use linux_raw_sys::general as sys;
 use task::Once;
@@ -33,10 +33,29 @@ const MS_MGC_MSK: usize = 0xffff_0000;
 const MS_NOUSER: usize = !0 << 31;
 const PROPAGATION: u32 = sys::MS_PRIVATE | sys::MS_SHARED | sys::MS_SLAVE | sys::MS_UNBINDABLE;
 
+/// The disk whose node has a name.
+fn disk_at(task: &Task, source: Option<&[u8]>) -> Result<DeviceId, Errno> {
+    let name = source
+        .filter(|name| !name.is_empty())
+        .ok_or(Errno::EINVAL)?;
+    let path = task
+        .walk(&task.fs_cred())
+        .lookup(name, LookupFlags::empty())?;
+    let id = path.inode().device();
+    let id = id.filter(|_| path.dentry().kind() == FileType::Block);
+    let id = id.ok_or(Errno::ENOTBLK)?;
+    if path.mount().flags() & mount::MS_NODEV != 0 {
+        return Err(Errno::EACCES);
+    }
+    Ok(id)
+}
+
 /// Makes a file system of a type, with its own options, and the bits that are so for all its
-/// mounts.
+/// mounts. `source` names the disk, where the type needs one.
 pub(crate) fn create_file_system(
+    task: &Task,
     kind: &[u8],
+    source: Option<&[u8]>,
     options: &str,
     bits: u32,
 ) -> Result<Arc<SuperBlock>, Errno> {
@@ -55,6 +74,7 @@ pub(crate) fn create_file_system(
         b"devtmpfs" => devfs::filesystem(),
         b"devpts" => fs::tty::pty::filesystem(),
         b"mqueue" => mqueuefs::file_system(),
+        b"ext4" => return fs::ext4::mount(disk_at(task, source)?, &options, bits),
         _ => return Err(Errno::ENODEV),
     };
     check_options(kind, &options)?;
@@ -85,6 +105,7 @@ pub(crate) fn check_options(kind: &[u8], options: &str) -> Result<(), Errno> {
         }
         b"ramfs" => return mode_of(options).map(drop),
         b"proc" => return procfs::check_options(options),
+        b"ext4" => return fs::ext4::check_options(options),
         _ => {}
     }
     let known: &[&str] = match kind {
@@ -223,7 +244,8 @@ pub fn sys_mount(
     } else if bits & sys::MS_MOVE != 0 {
         mount::move_mount(&space, &from()?, &point)?;
     } else {
-        let shown = create_file_system(&kind.ok_or(Errno::EINVAL)?, &options, bits)?;
+        let kind = kind.ok_or(Errno::EINVAL)?;
+        let shown = create_file_system(task, &kind, source.as_deref(), &options, bits)?;
         let source = source.map_or_else(
             || String::from("none"),
             |source| String::from_utf8_lossy(&source).into_owned(),

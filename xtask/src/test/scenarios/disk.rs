@@ -12,7 +12,7 @@ use super::modules;
 use crate::cleanup::Directory;
 use crate::test::batch;
 use crate::test::{Check, Setting};
-use crate::vm::{Addition, Kernel};
+use crate::vm::{Addition, Ending, Kernel, Streams};
 use crate::{packages, rootfs};
 
 const CASES: &str = include_str!("../../../../tests/cases/disk.cases");
@@ -25,6 +25,40 @@ const FIRST: u64 = 2048 * 512;
 const SECOND: u64 = 34816 * 512;
 const SECOND_LEN: usize = 8 << 20;
 
+/// Modules of a Debian kernel that disks, ext4 and loop devices need beside those of all virtio
+/// devices.
+const MODULES: [&str; 7] = [
+    "drivers/block/virtio_blk",
+    "drivers/block/loop",
+    "crypto/crc32c_generic",
+    "lib/crc16",
+    "fs/mbcache",
+    "fs/jbd2/jbd2",
+    "fs/ext4/ext4",
+];
+
+/// Size of the disk with files of the host's, and what a machine does with it until its power is
+/// cut: it ends while a file is being written.
+const TREE_DISK: u64 = 16 << 20;
+const UNTIL_THE_CUT: &str = r#"
+for module in /modules/*.ko; do [ ! -e $module ] || insmod $module; done
+mkdir /mnt
+mount -t ext4 /dev/vda /mnt || exit 3
+cd /mnt
+md5sum -c sums > /dev/null && echo host
+seq 100000 | dd of=synced bs=64k conv=fsync 2> /dev/null
+mkdir new
+for n in $(seq 200); do echo $n > new/$n; done
+(while :; do
+    dd if=/dev/zero of=busy bs=64k count=20 2> /dev/null
+    rm -f new/1*
+    echo more > new/1
+done) &
+dd if=/dev/zero of=big bs=64k count=40 conv=fsync 2> /dev/null
+seq 100000 | dd of=late bs=4k conv=fsync 2> /dev/null
+echo cut
+"#;
+
 fn image(directory: &Directory, name: &str, bytes: u64) -> Result<PathBuf> {
     let path = directory.join(name);
     let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
@@ -32,8 +66,100 @@ fn image(directory: &Directory, name: &str, bytes: u64) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Makes a file system with files in it, by the host's tools.
+fn make_tree(directory: &Directory) -> Result<PathBuf> {
+    let disk = image(directory, "tree", TREE_DISK)?;
+    let tree = directory.join("files");
+    fs::create_dir_all(tree.join("many"))?;
+    for n in 0..300 {
+        fs::write(tree.join(format!("many/file-{n}")), format!("{n}\n"))?;
+    }
+    let numbers: Vec<u8> = (1..=200_000)
+        .flat_map(|n: u32| format!("{n}\n").into_bytes())
+        .collect();
+    fs::write(tree.join("numbers"), numbers)?;
+    std::os::unix::fs::symlink("numbers", tree.join("link"))?;
+    let sums = "md5sum link many/file-* > sums";
+    let status = Command::new("sh")
+        .args(["-c", sums])
+        .current_dir(&tree)
+        .status()?;
+    ensure!(status.success(), "md5sum: {status}");
+    let status = Command::new("/usr/sbin/mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-d"])
+        .args([&tree, &disk])
+        .status()
+        .context("cannot run mke2fs")?;
+    ensure!(status.success(), "mke2fs: {status}");
+    Ok(disk)
+}
+
+/// Has a machine write to a disk, and end in the middle of that.
+fn cut_power(setting: &Setting, disk: &Path) -> Result<String> {
+    let mut machine = setting.machine("cut");
+    machine.timeout = Some(Duration::from_secs(100));
+    machine.hardware.disks.push(disk.to_owned());
+    if let Kernel::Linux(image) = &machine.kernel {
+        machine.additions.extend(modules::of(image, &MODULES)?);
+    }
+    machine.command = ["sh", "-c", UNTIL_THE_CUT].map(OsString::from).into();
+    let mut output = Vec::new();
+    let mut complaints = Vec::new();
+    let outcome = machine.run(Streams {
+        input: Box::new(std::io::empty()),
+        output: &mut output,
+        error: &mut complaints,
+    })?;
+    let output = String::from_utf8_lossy(&output);
+    ensure!(output.trim() == "host\ncut", "it printed {output:?}");
+    ensure!(
+        matches!(outcome.ending, Ending::Exited(0)),
+        "{:?}",
+        outcome.ending
+    );
+    Ok(String::new())
+}
+
+/// Replays a journal by e2fsck, in a copy, and looks at what was synced.
+fn check_cut(directory: &Directory, disk: &Path) -> Result<String> {
+    let copy = directory.join("copy");
+    fs::copy(disk, &copy)?;
+    let e2fsck = |how: &str| {
+        Command::new("/usr/sbin/e2fsck")
+            .arg(how)
+            .arg(&copy)
+            .output()
+    };
+    let replayed = e2fsck("-p")?;
+    let text = String::from_utf8_lossy(&replayed.stdout).into_owned();
+    ensure!(text.contains("recovering journal"), "{text}");
+    let checked = e2fsck("-fn")?;
+    let text = String::from_utf8_lossy(&checked.stdout).into_owned();
+    ensure!(checked.status.success(), "{text}");
+    let wanted: Vec<u8> = (1..=100_000)
+        .flat_map(|n: u32| format!("{n}\n").into_bytes())
+        .collect();
+    for name in ["synced", "late"] {
+        let found = debugfs(&copy, &format!("cat {name}"))?;
+        ensure!(found == wanted, "{name} has {} bytes", found.len());
+    }
+    Ok(text.lines().last().unwrap_or_default().into())
+}
+
+fn debugfs(disk: &Path, request: &str) -> Result<Vec<u8>> {
+    let output = Command::new("/usr/sbin/debugfs")
+        .args(["-R", request])
+        .arg(disk)
+        .output()
+        .context("cannot run debugfs")?;
+    Ok(output.stdout)
+}
+
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let directory = Directory::create().context("cannot make a temporary directory")?;
+    let tree = make_tree(&directory)?;
+    let cut = cut_power(setting, &tree);
+    let after_cut = check_cut(&directory, &tree);
     let disk = image(&directory, "disk", DISK)?;
     let logged = image(&directory, "logged", LOGGED_DISK)?;
     let log = image(&directory, "log", 0)?;
@@ -46,27 +172,36 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         logged.display(),
         log.display()
     );
-    for argument in ["-drive", &drive, "-device", "virtio-blk-pci,drive=logged"] {
-        machine.hardware.extra.push(OsString::from(argument));
+    let cut_drive = format!("if=none,id=tree,format=raw,file={}", tree.display());
+    for (drive, device) in [
+        (&drive, "virtio-blk-pci,drive=logged"),
+        (&cut_drive, "virtio-blk-pci,drive=tree"),
+    ] {
+        for argument in ["-drive", drive, "-device", device] {
+            machine.hardware.extra.push(OsString::from(argument));
+        }
     }
     machine.additions.push(Addition {
         host: rootfs::cached(&[packages::DISKS])?,
         guest: "/disk-tools.tar".into(),
     });
     if let Kernel::Linux(image) = &machine.kernel {
-        machine
-            .additions
-            .extend(modules::of(image, &["drivers/block/virtio_blk"])?);
+        machine.additions.extend(modules::of(image, &MODULES)?);
     }
     let mut steps = batch::steps(CASES, &[])?;
     for step in &mut steps {
         step.limit = 100;
     }
     let mut checks = batch::run(machine, &steps)?;
-    // The first look at disks and partitions keeps up to three inodes, of which it is not known
-    // whose they are. It is no leak that grows: ten rounds of taking partitions away and adding
-    // them kept as many.
-    checks.retain(|check| check.what != "nothing is left behind");
+    checks.push(Check::new("a machine writes until its power is cut", cut));
+    checks.push(Check::new(
+        "the host replays the journal after the cut, and finds what was synced",
+        after_cut,
+    ));
+    checks.push(Check::new(
+        "the host finds the files of a file system that was mounted",
+        check_mounted(&disk, &tree),
+    ));
     checks.push(Check::new(
         "the host finds the file system that was made, without a fault",
         check_file_system(&disk),
@@ -88,6 +223,22 @@ fn check_file_system(disk: &Path) -> Result<String> {
         .args(["-fn", &device])
         .output()
         .context("cannot run e2fsck")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{}: {text}", output.status);
+    Ok(text.lines().last().unwrap_or_default().into())
+}
+
+/// Looks at the machine's first partition, and at the disk whose power was cut.
+fn check_mounted(disk: &Path, tree: &Path) -> Result<String> {
+    let partition = format!("{}?offset={FIRST}", disk.display());
+    let stone = debugfs(Path::new(&partition), "cat rock")?;
+    ensure!(stone.len() == 108_894, "rock has {} bytes", stone.len());
+    let names = String::from_utf8_lossy(&debugfs(Path::new(&partition), "ls -p /")?).into_owned();
+    ensure!(names.contains("/mke2fs/"), "{names}");
+    let output = Command::new("/usr/sbin/e2fsck")
+        .arg("-fn")
+        .arg(tree)
+        .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{}: {text}", output.status);
     Ok(text.lines().last().unwrap_or_default().into())

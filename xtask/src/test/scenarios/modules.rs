@@ -16,14 +16,14 @@ const COMMON: [&str; 5] = [
 ];
 
 /// The modules for all virtio devices and then `own`, of this Linux, as `/modules/N.ko` in the
-/// order in which they are loaded; ten of them at most, so that names sort as their numbers do.
+/// order in which they are loaded; a hundred of them at most, so that names sort as their numbers do.
 pub fn of(image: &Path, own: &[&str]) -> Result<Vec<Addition>> {
     let name = image.file_name().and_then(|name| name.to_str());
     let version = name.and_then(|name| name.strip_prefix("vmlinuz-"));
     let version = version.context("the image's name does not tell its version")?;
     let module = |(n, name): (usize, &&str)| Addition {
         host: format!("/lib/modules/{version}/kernel/{name}.ko").into(),
-        guest: format!("/modules/{n}.ko"),
+        guest: format!("/modules/{n:02}.ko"),
     };
     Ok(COMMON.iter().chain(own).enumerate().map(module).collect())
 }
