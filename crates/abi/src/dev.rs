@@ -75,6 +75,14 @@ calls! {
     /// Gives an instance another name; with RENAME_EXCHANGE, the instance that has that name gets
     /// this one's, both at once.
     RENAME = 17, Rename;
+    /// Gives what an instance, or with number 0 the supervisor, has used so far, by its own
+    /// counters; with STATS_ASK, also asks it for what it has to put together first.
+    STATS = 18, Stats;
+    /// Has all CPUs of a running instance stand still, and returns before they do: WAIT with
+    /// WAIT_PAUSED waits for that.
+    PAUSE = 19, Target;
+    /// Has the CPUs of a paused instance go on.
+    UNPAUSE = 20, Target;
 }
 
 /// `state`: it has CPUs and memory.
@@ -110,6 +118,13 @@ pub const HEALTH_GOOD: u32 = 0;
 pub const HEALTH_UNRESPONSIVE: u32 = 1;
 /// `health`: a CPU answers, and takes no interrupts any more.
 pub const HEALTH_HUNG: u32 = 2;
+
+/// `paused` of an instance that runs: it is not.
+pub const PAUSED_NO: u32 = 0;
+/// `paused`: its CPUs are to stand still, and not all do yet.
+pub const PAUSED_ASKED: u32 = 1;
+/// `paused`: all its CPUs stand still.
+pub const PAUSED_YES: u32 = 2;
 
 /// A health's name, as shown to people.
 #[must_use]
@@ -192,6 +207,8 @@ pub const REASON_SHRINK: u32 = 7;
 pub const REASON_LIMIT: u32 = 8;
 /// `reason` of a failed [`RESIZE`]: another change was not answered yet.
 pub const REASON_PENDING: u32 = 9;
+/// `reason` of a failed [`RESIZE`]: it is paused.
+pub const REASON_PAUSED: u32 = 10;
 
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;
@@ -312,8 +329,8 @@ pub struct Status {
     pub reset_cpus: u32,
     /// `HEALTH_*`; of one that has ended, as it was then.
     pub health: u32,
-    /// Unused; zero.
-    pub reserved: u32,
+    /// `PAUSED_*`; of one that has ended, `PAUSED_NO`.
+    pub paused: u32,
     /// Reason for the state, in words.
     pub detail: [u8; 128],
 }
@@ -374,6 +391,9 @@ pub struct Attach {
 
 /// `flags` of [`Wait`]: until its program has begun, or it has ended before that.
 pub const WAIT_UP: u32 = 1;
+/// `flags` of [`Wait`]: until all its CPUs stand still, or they are not to any more, or it has
+/// ended.
+pub const WAIT_PAUSED: u32 = 2;
 
 /// See [`WAIT`].
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -441,6 +461,10 @@ pub const EVENT_REMOVE: u32 = 10;
 pub const EVENT_LOST: u32 = 11;
 /// `kind`: it has another name, which the event has.
 pub const EVENT_RENAME: u32 = 12;
+/// `kind`: all its CPUs stand still.
+pub const EVENT_PAUSE: u32 = 13;
+/// `kind`: its CPUs go on.
+pub const EVENT_UNPAUSE: u32 = 14;
 
 /// An event's name, as shown to people.
 #[must_use]
@@ -458,6 +482,8 @@ pub const fn event_name(kind: u32) -> &'static str {
         EVENT_REMOVE => "remove",
         EVENT_LOST => "lost",
         EVENT_RENAME => "rename",
+        EVENT_PAUSE => "pause",
+        EVENT_UNPAUSE => "unpause",
         _ => "unknown",
     }
 }
@@ -543,7 +569,61 @@ pub struct Settle {
     pub answer: u64,
 }
 
+/// `flags` of [`Stats`]: have the instance tell anew what it has to put together first: `threads`
+/// and `mem_used`, with the number of the question in `answered`.
+pub const STATS_ASK: u32 = 1;
+
+/// See [`STATS`]. Times are sums over CPUs, in nanoseconds. All but what the supervisor has counted
+/// is the instance's word: bounded by what can be, and never less than before.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Stats {
+    /// The instance; 0: the supervisor.
+    pub id: u32,
+    /// `STATS_*`.
+    pub flags: u32,
+    /// Out: number of CPUs that it has.
+    pub cpus: u32,
+    /// Out: number of its programs' threads, of the last answer; of the supervisor 0.
+    pub threads: u32,
+    /// Out: number of the last question.
+    pub asked: u32,
+    /// Out: number of the last question that is answered; of the supervisor the same.
+    pub answered: u32,
+    /// Out: time that the CPUs were there: the sum of the four that follow.
+    pub up_ns: u64,
+    /// Out: time of programs.
+    pub user_ns: u64,
+    /// Out: time of the kernel.
+    pub system_ns: u64,
+    /// Out: time without a thread.
+    pub idle_ns: u64,
+    /// Out: time in which they stood still.
+    pub paused_ns: u64,
+    /// Out: time that the supervisor has worked for it, by the supervisor's clock.
+    pub supervisor_ns: u64,
+    /// Out: number of context switches.
+    pub switches: u64,
+    /// Out: number of interrupts; NMIs are none of them.
+    pub interrupts: u64,
+    /// Out: number of control messages that it was sent.
+    pub messages: u64,
+    /// Out: bytes of standard input that it was given.
+    pub input_bytes: u64,
+    /// Out: bytes of standard output and error that were taken from it.
+    pub output_bytes: u64,
+    /// Out: bytes of its kernel's log, likewise.
+    pub log_bytes: u64,
+    /// Out: memory that it has, in bytes.
+    pub mem: u64,
+    /// Out: memory in use, in bytes, of the last answer.
+    pub mem_used: u64,
+}
+
 const _: () = {
+    assert!(size_of::<Stats>() == 136);
     assert!(size_of::<Info>() == 120);
     assert!(size_of::<Create>() == 376);
     assert!(size_of::<Load>() == 48);
@@ -627,12 +707,12 @@ mod tests {
 
     #[test]
     fn each_event_has_a_name_of_its_own() {
-        let names = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13].map(event_name);
+        let names = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(event_name);
         assert_eq!(
             names,
             [
                 "unknown", "create", "start", "resize", "refuse", "health", "exit", "panic",
-                "halt", "release", "remove", "lost", "rename", "unknown"
+                "halt", "release", "remove", "lost", "rename", "pause", "unpause", "unknown"
             ]
         );
     }

@@ -23,6 +23,7 @@ pub mod layout;
 pub mod live;
 pub mod msg;
 pub mod park;
+pub mod usage;
 pub mod window;
 
 pub use descriptor::Descriptor;

@@ -1,20 +1,21 @@
 //! The instance window: memory of the supervisor's that it shares with one instance.
 //!
-//! It holds status words, the halt word, six rings, the frames that hardware has lost, and a
-//! heartbeat for each CPU. All of it is atomics: a dying or hostile instance may write anything at
-//! any time, and reading it stays defined. Neither side believes an index or a length in it; `ring`
-//! masks and validates. Positions and sizes are constants of this
-//! file, never values read from the window.
+//! It holds status words, the halt word, six rings, the frames that hardware has lost, a heartbeat
+//! and counters for each CPU, and what the instance tells of itself when it is asked. All of it is
+//! atomics: a dying or hostile instance may write anything at any time, and reading it stays
+//! defined. Neither side believes an index or a length in it; `ring` masks and validates. Positions
+//! and sizes are constants of this file, never values read from the window.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::descriptor::MAX_CPUS;
+pub use crate::usage::{CpuTimes, CpuUsage};
 
 /// `"SKERRYWN"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SKERRYWN");
 /// Version of the layout below.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Bytes of a standard stream's ring.
 pub const STREAM_BYTES: usize = 64 << 10;
@@ -85,6 +86,31 @@ pub struct Orders {
     /// Counts up when the supervisor rings the doorbell; lets the instance tell a real ring from a
     /// stray interrupt.
     pub doorbells: AtomicU32,
+    /// Counts up with each order to stand still and each to go on: while it is odd
+    /// ([`Self::asks_to_pause`]) all CPUs stand still.
+    pub pause: AtomicU32,
+    /// Counts up when the supervisor wants to know what is in [`Report`], before it rings.
+    pub report: AtomicU32,
+}
+
+impl Orders {
+    /// Whether a value of [`Self::pause`] is an order to stand still.
+    #[must_use]
+    pub const fn asks_to_pause(order: u32) -> bool {
+        !order.is_multiple_of(2)
+    }
+}
+
+/// Figures that the instance puts together when it is asked ([`Orders::report`]).
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Report {
+    /// The last question that is answered.
+    pub answered: AtomicU32,
+    /// Number of its programs' threads.
+    pub threads: AtomicU32,
+    /// Memory in use, in bytes, without what would be given back at once to who asks for it.
+    pub used: AtomicU64,
 }
 
 /// Signs of life of one CPU. All but [`asked`](Self::asked) is written by that CPU.
@@ -103,6 +129,8 @@ pub struct Heartbeat {
     pub answered: AtomicU32,
     /// The supervisor's last question, which comes with an NMI.
     pub asked: AtomicU32,
+    /// The order to stand still ([`Orders::pause`]) that the CPU obeys; 0 while it does not.
+    pub stands_still: AtomicU32,
 }
 
 impl Heartbeat {
@@ -119,6 +147,7 @@ impl Heartbeat {
             thread: AtomicU32::new(0),
             answered: AtomicU32::new(0),
             asked: AtomicU32::new(0),
+            stands_still: AtomicU32::new(0),
         }
     }
 
@@ -131,11 +160,12 @@ impl Heartbeat {
             thread,
             answered,
             asked,
+            stands_still,
         } = self;
         for word in [beats, idle_since, place] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [thread, answered, asked] {
+        for word in [thread, answered, asked, stands_still] {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -266,7 +296,9 @@ pub struct Window {
     /// Frames with an error that was not corrected, as the instance numbers them; written by the
     /// instance.
     pub bad_frames: BadFrames,
-    _pad: [AtomicU8; 0x1000 - 0x480],
+    /// Answers of the instance, written by it.
+    pub report: Report,
+    _pad: [AtomicU8; 0x1000 - 0x4c0],
     /// Area of `control_in`.
     pub control_in_area: [MessageCell; CONTROL_MESSAGES],
     /// Area of `control_out`.
@@ -281,6 +313,8 @@ pub struct Window {
     pub klog_area: [AtomicU8; KLOG_BYTES],
     /// Heartbeats of the instance's CPUs, by their numbers in its descriptor.
     pub heartbeats: [Heartbeat; MAX_CPUS],
+    /// Counters of the instance's CPUs, likewise.
+    pub usage: [CpuUsage; MAX_CPUS],
 }
 
 const _: () = {
@@ -293,12 +327,14 @@ const _: () = {
     assert!(offset_of!(Window, control_in) == 0x100);
     assert!(offset_of!(Window, klog) == 0x380);
     assert!(offset_of!(Window, bad_frames) == 0x400);
+    assert!(offset_of!(Window, report) == 0x480 && size_of::<Report>() == 64);
     assert!(offset_of!(Window, control_in_area) == 0x1000);
     assert!(offset_of!(Window, stdin_area) == 0x3000);
     assert!(offset_of!(Window, klog_area) == 0x3_3000);
     assert!(size_of::<Heartbeat>() == 64);
     assert!(offset_of!(Window, heartbeats) == 0x4_3000);
-    assert!(size_of::<Window>() == 0x4_7000);
+    assert!(offset_of!(Window, usage) == 0x4_7000 && size_of::<CpuUsage>() == 128);
+    assert!(size_of::<Window>() == 0x4_f000);
 };
 
 impl Window {
@@ -408,7 +444,8 @@ mod tests {
             stderr: ring(),
             klog: ring(),
             bad_frames: BadFrames::new(),
-            _pad: [const { AtomicU8::new(0) }; 0x1000 - 0x480],
+            report: Report::default(),
+            _pad: [const { AtomicU8::new(0) }; 0x1000 - 0x4c0],
             control_in_area: cells(),
             control_out_area: cells(),
             stdin_area: streams(),
@@ -416,6 +453,7 @@ mod tests {
             stderr_area: streams(),
             klog_area: area(KLOG_BYTES).try_into().expect("as many"),
             heartbeats: [const { Heartbeat::new() }; MAX_CPUS],
+            usage: [const { CpuUsage::new() }; MAX_CPUS],
         })
     }
 
@@ -432,7 +470,7 @@ mod tests {
         }
         window.magic.fetch_xor(1, Ordering::Relaxed);
         assert!(!window.is_valid());
-        assert_eq!(window.size.load(Ordering::Relaxed), 0x4_7000);
+        assert_eq!(window.size.load(Ordering::Relaxed), 0x4_f000);
     }
 
     #[test]

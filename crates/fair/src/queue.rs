@@ -467,6 +467,16 @@ impl RunQueue {
         self.head
     }
 
+    /// The CPU stood still for so long, up to now: the current thread is not charged for that time,
+    /// and its slice and its hysteresis are as long as if it had not passed.
+    pub fn skip(&mut self, ns: u64) {
+        self.since_ns += ns;
+        self.charged_ns += ns;
+        if let Some(current) = &mut self.current {
+            current.recent.stamp_ns += ns;
+        }
+    }
+
     /// Accounts the time since the last call to the current thread.
     fn charge(&mut self, now_ns: u64) {
         let ran = now_ns.saturating_sub(self.charged_ns);

@@ -896,3 +896,19 @@ fn the_hysteresis_is_kept_to_the_end() {
         (Some(0), Some(1))
     );
 }
+
+#[test]
+fn time_in_which_the_cpu_stood_still_is_nobodys() {
+    let mut queue = RunQueue::new(0);
+    for thread in [0, 1] {
+        queue.wake(thread, Policy::default(), &History::default(), 0);
+    }
+    assert_eq!(queue.pick(0), Some(0));
+    let half = SLICE_NS / 2;
+    assert_eq!(queue.pick(half), Some(0));
+    queue.skip(100 * SLICE_NS);
+    let now = 100 * SLICE_NS + half;
+    assert_eq!(queue.next_deadline(), Some(now + SLICE_NS - half));
+    assert_eq!(queue.pick(now + SLICE_NS - half - 1), Some(0));
+    assert_eq!(queue.pick(now + SLICE_NS - half), Some(1));
+}

@@ -15,7 +15,7 @@ use x86_spec::interrupt::NMI;
 
 use crate::arch::{apic, cpu, ioapic, timer};
 use crate::cpu::CpuId;
-use crate::{BootToken, heartbeat, machine_check, paging, park, rcu, role, trace};
+use crate::{BootToken, heartbeat, machine_check, paging, park, pause, rcu, role, trace, usage};
 
 /// Vectors below are exceptions.
 pub(crate) const FIRST_VECTOR: u8 = 0x20;
@@ -36,6 +36,8 @@ pub const TLB_VECTOR: u8 = 0xe1;
 pub const DOORBELL_VECTOR: u8 = 0x28;
 /// Sent by a CPU to itself, so that its heart beats when it takes interrupts again.
 pub(crate) const HEARTBEAT_VECTOR: u8 = 0xe2;
+/// Sent by a CPU to itself, so that it stands still when it takes interrupts again.
+pub(crate) const PAUSE_VECTOR: u8 = 0xe4;
 /// Sent by a CPU to itself, so that the program it runs is interrupted, which has met bad memory.
 /// It is delivered before all others: once the timer, which had expired meanwhile, came first, and
 /// the kernel that it led to took the error for one that had got by the program.
@@ -154,6 +156,7 @@ pub(crate) fn handle(vector: u8) {
     // This CPU alone writes these, and not from NMI handlers: no locked operations are needed.
     let count = &area.interrupts[usize::from(vector)];
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    usage::of(cpu::current()).count_interrupt();
     rcu::quiescent_state_in_interrupt();
     heartbeat::beat();
     area.irq_depth.store(depth + 1, Ordering::Relaxed);
@@ -165,6 +168,7 @@ pub(crate) fn handle(vector: u8) {
         // Every interrupt is a beat.
         HEARTBEAT_VECTOR => {}
         DOORBELL_VECTOR => run(&DOORBELL),
+        PAUSE_VECTOR => pause::stand_still(),
         // It comes right after the return to the program, where `user::enter` takes the page. If a
         // system call was faster, what the program has read is in the kernel by now.
         MEMORY_ERROR_VECTOR => assert!(
@@ -302,6 +306,7 @@ pub fn vector_name(vector: u8) -> &'static str {
         TLB_VECTOR => "shootdown",
         DOORBELL_VECTOR => "doorbell",
         HEARTBEAT_VECTOR => "heartbeat",
+        PAUSE_VECTOR => "pause",
         MEMORY_ERROR_VECTOR => "memory_error",
         HALT_VECTOR => "halt",
         SPURIOUS_VECTOR => "spurious",

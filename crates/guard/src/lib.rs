@@ -28,6 +28,7 @@ pub mod paging;
 mod panic;
 mod park;
 pub mod partition;
+pub mod pause;
 pub mod power;
 pub mod random;
 pub mod rcu;
@@ -37,6 +38,7 @@ pub mod speculation;
 pub mod stack;
 mod symbols;
 pub mod trace;
+pub mod usage;
 
 pub use arch::{context, cpu, fpu, port, timer, user};
 pub use authority::{Authority, BootToken, FaultToken, PowerToken};

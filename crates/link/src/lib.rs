@@ -13,6 +13,7 @@ mod streams;
 mod terminal;
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use abi::layout::PAGE_SIZE;
 use abi::msg;
@@ -34,6 +35,8 @@ pub struct ControlHandlers {
     pub shutdown: fn(),
     /// Takes in that there are more or fewer CPUs, as the scheduler knows.
     pub cpus_changed: fn(),
+    /// Number of threads of programs, and memory in use in bytes.
+    pub usage: fn() -> (u32, u64),
 }
 
 static DOORBELL: Event = Event::new();
@@ -102,10 +105,24 @@ fn control_thread(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
     loop {
         DESCRIPTOR.set();
         handle_messages(messages, hooks);
+        answer_question(hooks);
         streams::notify_streams();
         terminal::receive_input();
         DOORBELL.wait();
     }
+}
+
+/// Tells what only this instance knows of its use of memory, if the supervisor has asked.
+fn answer_question(hooks: &ControlHandlers) {
+    let (asked, report) = (&window().orders.report, &window().report);
+    let question = asked.load(Ordering::Acquire);
+    if question == report.answered.load(Ordering::Relaxed) {
+        return;
+    }
+    let (threads, used) = (hooks.usage)();
+    report.threads.store(threads, Ordering::Relaxed);
+    report.used.store(used, Ordering::Relaxed);
+    report.answered.store(question, Ordering::Release);
 }
 
 /// Handles a control message of the supervisor.

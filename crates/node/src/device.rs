@@ -4,10 +4,12 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::ops::Deref;
+use core::sync::atomic::AtomicU64;
 
 use abi::boot;
 use abi::dev::{
-    self, Attach, Create, Info, List, Load, Rename, Resize, Settle, Status, Target, Wait,
+    self, Attach, Create, Info, List, Load, Rename, Resize, Settle, Stats, Status, Target, Wait,
 };
 use abi::errno::Errno;
 use abi::live::{Answer, Verdict};
@@ -20,7 +22,9 @@ use guard::timer;
 use task::Deadline;
 
 use crate::events::EventReader;
-use crate::instance::{Extent, Instance, OnHang, Outcome, Refusal, ResizeError, Wanted};
+use crate::instance::{
+    Charge, Extent, Instance, OnHang, Outcome, Refusal, ResizeError, Wanted, supervisors_stats,
+};
 use crate::label::Label;
 use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
@@ -87,6 +91,9 @@ impl FileOps for SkerryFile {
             dev::RESIZE => resize(request),
             dev::SETTLE => settle(request),
             dev::EVENTS => events(request),
+            dev::STATS => stats(request),
+            dev::PAUSE => find(read_target(request)?.id)?.pause().map(|()| 0),
+            dev::UNPAUSE => find(read_target(request)?.id)?.unpause().map(|()| 0),
             dev::RENAME => rename(request),
             _ => Err(Errno::ENOTTY),
         }
@@ -97,13 +104,25 @@ fn read_target(request: &IoctlRequest<'_>) -> Result<Target> {
     request.read()
 }
 
-fn find(id: u32) -> Result<Arc<Instance>> {
-    TABLE
-        .lock()
-        .instances
-        .get(&id)
-        .cloned()
-        .ok_or(Errno::ENOENT)
+/// An instance, to which is charged what the call does from now on.
+struct Found {
+    instance: Arc<Instance>,
+    _charge: Charge<Arc<AtomicU64>>,
+}
+
+impl Deref for Found {
+    type Target = Instance;
+    fn deref(&self) -> &Instance {
+        &self.instance
+    }
+}
+
+fn find(id: u32) -> Result<Found> {
+    let found = TABLE.lock().instances.get(&id).cloned();
+    found.ok_or(Errno::ENOENT).map(|instance| Found {
+        _charge: instance.charge(),
+        instance,
+    })
 }
 
 fn info(request: &IoctlRequest<'_>) -> Result<usize> {
@@ -153,6 +172,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     let Some(more) = dev::text(&call.cmdline).map(String::from) else {
         return Err(Errno::EINVAL);
     };
+    let begun_ns = task::current().cpu_time_ns();
     let Some(reservation) = Reservation::new(label)? else {
         return fail(call, dev::REASON_LABEL, Errno::EEXIST);
     };
@@ -228,6 +248,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     let Ok(instance) = Instance::new(label, partition, status, on_hang) else {
         return fail(call, dev::REASON_WINDOW, Errno::ENOMEM);
     };
+    instance.charge_since(begun_ns);
     instance.tell_resources(dev::EVENT_CREATE, &status);
     reservation.commit(instance);
     call.id = id;
@@ -348,7 +369,7 @@ fn destroy(id: u32) -> Result<usize> {
 
 fn attach(request: &IoctlRequest<'_>) -> Result<usize> {
     let call: Attach = request.read()?;
-    let instance = find(call.id)?;
+    let instance = find(call.id)?.instance.clone();
     let (ops, flags): (Arc<dyn FileOps>, _) = match call.stream {
         dev::STREAM_STDIN => (Arc::new(StdinWriter::new(instance)), OpenFlags::WRONLY),
         dev::STREAM_STDOUT | dev::STREAM_STDERR | dev::STREAM_KLOG => (
@@ -394,6 +415,10 @@ fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
             call.epoch = epoch;
             Ok(0)
         }
+        Err(ResizeError::Paused) => {
+            call.reason = dev::REASON_PAUSED;
+            Err(Errno::EBUSY)
+        }
         Err(ResizeError::Shrink) => {
             call.reason = dev::REASON_SHRINK;
             Err(Errno::EINVAL)
@@ -426,6 +451,20 @@ fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
     };
     request.write(&call)?;
     result
+}
+
+fn stats(request: &IoctlRequest<'_>) -> Result<usize> {
+    let call: Stats = request.read()?;
+    if call.flags & !dev::STATS_ASK != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ask = call.flags & dev::STATS_ASK != 0;
+    let stats = match call.id {
+        0 => supervisors_stats(),
+        id => find(id)?.stats(ask),
+    };
+    let flags = call.flags;
+    request.write(&Stats { flags, ..stats }).map(|()| 0)
 }
 
 fn rename(request: &IoctlRequest<'_>) -> Result<usize> {
@@ -494,6 +533,7 @@ fn wait(request: &IoctlRequest<'_>) -> Result<usize> {
     let is_there: fn(&Instance) -> bool = match call.flags {
         0 => Instance::has_ended,
         dev::WAIT_UP => Instance::is_up,
+        dev::WAIT_PAUSED => Instance::pause_is_over,
         _ => return Err(Errno::EINVAL),
     };
     if call.flags == 0 {

@@ -5,27 +5,32 @@
 //! changes: created → running → exited, panicked, halted or failed. The instance's own word (its
 //! window) starts an end; the record changes when CPUs and memory are back, or known to be lost.
 
+mod pausing;
+mod resizing;
+mod usage;
+
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::dev::{self, Status};
 use abi::errno::Errno;
-use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
-use abi::live;
+use abi::layout::PAGE_SIZE;
 use abi::msg::{self, Message};
 use abi::window::{KLOG_BYTES, STREAM_BYTES, State};
 use fs::Result;
 use fs::poll::PollQueue;
 use guard::machine_check::BadPage;
 use guard::mem::{Scrub, Scrubbing};
-use guard::partition::{
-    self, GrowError, HaltProgress, HaltReport, Health, LoadError, More, Partition, quarantine,
-};
+use guard::partition::{HaltProgress, HaltReport, Health, LoadError, Partition, quarantine};
 use guard::timer;
+use resizing::Resizing;
+pub(crate) use resizing::{Extent, Outcome, ResizeError, Wanted};
 use ring::{Consumer, LogReader, MessageWriter, Producer};
 use task::{Mutex, Policy, Thread};
+use usage::Account;
+pub(crate) use usage::{Charge, supervisors_stats};
 
 use crate::TABLE;
 use crate::brief::lock_briefly;
@@ -66,6 +71,8 @@ pub(crate) struct Instance {
     halt_wanted: AtomicBool,
     /// Somebody waits for the end.
     waited_for: AtomicBool,
+    /// CPU time that the supervisor has spent on it, in nanoseconds.
+    charged_ns: Arc<AtomicU64>,
 }
 
 struct InstanceState {
@@ -84,131 +91,7 @@ struct InstanceState {
     /// Takes the memory back.
     reclaimer: Option<Arc<Thread>>,
     resizing: Resizing,
-}
-
-impl InstanceState {
-    /// Amounts that the instance lacks of what is wanted, memory in whole granules, and that it has
-    /// too much.
-    ///
-    /// # Errors
-    /// Why it does not get that, however much is free.
-    fn difference(
-        &self,
-        has: &Possessions,
-        want: &Wanted,
-    ) -> core::result::Result<Difference, ResizeError> {
-        let runs = self.status.state == dev::STATE_RUNNING && !self.reclaiming;
-        if self.partition.is_none() || !runs {
-            return Err(GrowError::Stopped.into());
-        }
-        if self.resizing.staging || self.resizing.pending.is_some() {
-            return Err(GrowError::Pending.into());
-        }
-        let whole = |bytes: u64| bytes.checked_next_multiple_of(GRANULE_SIZE as u64);
-        let memory = want.memory.map_or(Some(0), |bytes| {
-            whole(bytes).unwrap_or(u64::MAX).checked_sub(has.memory)
-        });
-        let Some(memory) = memory else {
-            return Err(ResizeError::Shrink);
-        };
-        let wanted_cpus = want.cpus.unwrap_or(has.cpus);
-        if memory > has.most_memory - has.memory || wanted_cpus > has.most_cpus {
-            return Err(GrowError::Limit.into());
-        }
-        Ok(Difference {
-            missing: More {
-                memory,
-                cpus: wanted_cpus.saturating_sub(has.cpus),
-            },
-            fewer_cpus: has.cpus.saturating_sub(wanted_cpus),
-        })
-    }
-}
-
-/// Difference between what an instance has and what it is to have.
-struct Difference {
-    missing: More,
-    /// CPUs that it is to give back.
-    fewer_cpus: u32,
-}
-
-/// Changes of what an instance has.
-struct Resizing {
-    /// CPUs and memory are being taken for one, without the lock.
-    staging: bool,
-    /// The change that was not answered yet.
-    pending: Option<u64>,
-    /// The last one that was committed.
-    last: u64,
-    /// The last ones that were refused, the latest first.
-    refused: [Option<(u64, live::Refusal)>; 4],
-}
-
-/// Outcome of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The instance has adopted the change.
-    Taken,
-    /// The instance has refused it.
-    Refused(live::Refusal),
-    /// The instance has ended before it answered.
-    Ended,
-}
-
-/// CPUs and memory of an instance, at the moment and at most. Memory in bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Possessions {
-    pub cpus: u32,
-    pub most_cpus: u32,
-    /// CPUs that it could have more.
-    pub free_cpus: u32,
-    pub memory: u64,
-    pub most_memory: u64,
-}
-
-impl Possessions {
-    fn of(partition: &Partition) -> Self {
-        Self {
-            cpus: partition.cpu_count(),
-            most_cpus: partition.cpu_limit(),
-            free_cpus: partition.taker().free_cpus(),
-            memory: partition.memory_bytes(),
-            most_memory: partition.memory_limit(),
-        }
-    }
-}
-
-/// Amounts that an instance is to have in all; `None`: as many as it has.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wanted {
-    /// Number of CPUs.
-    pub cpus: Option<u32>,
-    /// Memory in bytes.
-    pub memory: Option<u64>,
-}
-
-/// How far a change is carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// Only said whether that could be done at this moment.
-    DryRun,
-    /// Done.
-    Full,
-}
-
-/// Why an instance is not resized. Nothing was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResizeError {
-    /// The instance has more memory than that.
-    Shrink,
-    /// Error of the partition: nothing is changed.
-    Grow(GrowError),
-}
-
-impl From<GrowError> for ResizeError {
-    fn from(error: GrowError) -> Self {
-        Self::Grow(error)
-    }
+    account: Account,
 }
 
 /// Outcome of draining the rings of all outputs.
@@ -283,6 +166,7 @@ impl Instance {
                     last: 0,
                     refused: [None; 4],
                 },
+                account: Account::default(),
             }),
             output_changed: Default::default(),
             input_changed: PollQueue::new(),
@@ -290,6 +174,7 @@ impl Instance {
             on_hang,
             halt_wanted: AtomicBool::new(false),
             waited_for: AtomicBool::new(false),
+            charged_ns: Arc::default(),
         }))
     }
 
@@ -371,6 +256,7 @@ impl Instance {
                 record.status.set_detail(&format!("{error}"));
                 Errno::ENOMEM
             })?;
+            record.account_cpus();
             record.status.state = dev::STATE_RUNNING;
             record.status.started_ns = timer::wall_ns();
             self.tell(dev::EVENT_START, 0);
@@ -379,116 +265,6 @@ impl Instance {
         // From now on the rings want to be read.
         crate::request();
         Ok(())
-    }
-
-    /// Gives the instance more CPUs and memory, or has it give CPUs back, until it has what is
-    /// wanted. Returns the number of the change, which it answers later, and what it had; 0 if it
-    /// has all that.
-    ///
-    /// # Errors
-    /// Why not; nothing was changed.
-    pub(crate) fn resize(
-        &self,
-        want: &Wanted,
-        extent: Extent,
-    ) -> (core::result::Result<u64, ResizeError>, Possessions) {
-        let mut record = self.record.lock();
-        let partition = record.partition.as_ref();
-        let has = partition.map_or_else(Possessions::default, Possessions::of);
-        let Difference {
-            missing,
-            fewer_cpus,
-        } = match record.difference(&has, want) {
-            Ok(Difference {
-                missing: More { memory: 0, cpus: 0 },
-                fewer_cpus: 0,
-            }) => return (Ok(0), has),
-            Ok(difference) => difference,
-            Err(error) => return (Err(error), has),
-        };
-        if extent == Extent::DryRun {
-            return (would_fit(missing, &has).map_err(ResizeError::from), has);
-        }
-        let Some(taker) = record.partition.as_ref().map(Partition::taker) else {
-            return (Err(GrowError::Stopped.into()), has);
-        };
-        record.resizing.staging = true;
-        drop(record);
-        // Cleaning takes a while, and the node thread must not wait for it.
-        let staged = taker.take(missing);
-        let mut record = self.record.lock();
-        record.resizing.staging = false;
-        let changed = staged.and_then(|staged| {
-            let partition = record.partition.as_mut().ok_or(GrowError::Stopped)?;
-            partition.change(staged, fewer_cpus)
-        });
-        if let Ok(epoch) = changed {
-            (record.resizing.last, record.resizing.pending) = (epoch, Some(epoch));
-        }
-        (changed.map_err(ResizeError::from), has)
-    }
-
-    /// Outcome of a change; `None` if it was not answered yet.
-    ///
-    /// # Errors
-    /// `EINVAL`: there was no such change.
-    pub(crate) fn outcome(&self, epoch: u64) -> Result<Option<Outcome>> {
-        let record = lock_briefly(&self.record);
-        let resizing = &record.resizing;
-        if epoch == 0 || epoch > resizing.last {
-            return Err(Errno::EINVAL);
-        }
-        let mut refused = resizing.refused.iter().flatten();
-        Ok(match refused.find(|(number, _)| *number == epoch) {
-            Some((_, refusal)) => Some(Outcome::Refused(*refusal)),
-            None if resizing.pending != Some(epoch) => Some(Outcome::Taken),
-            None if record.status.state != dev::STATE_RUNNING => Some(Outcome::Ended),
-            None => None,
-        })
-    }
-
-    /// Ends the change that the instance has answered, if it has.
-    fn settle(&self, record: &mut InstanceState) {
-        let Some(settled) = record.partition.as_mut().and_then(Partition::settle) else {
-            return;
-        };
-        record.resizing.pending = None;
-        match settled.refused {
-            None => {
-                if let Some(partition) = &record.partition {
-                    record.status.mem = partition.memory_bytes();
-                    record.status.cpus = partition.cpu_count();
-                }
-                self.tell_resources(dev::EVENT_RESIZE, &record.status);
-                let mib = record.status.mem >> 20;
-                log::info!(
-                    "instance {} ({}) has {} CPUs, {mib} MiB of memory, epoch {}",
-                    self.id,
-                    self.label(),
-                    record.status.cpus,
-                    settled.epoch
-                );
-            }
-            Some((refusal, memory)) => {
-                record.resizing.refused.rotate_right(1);
-                record.resizing.refused[0] = Some((settled.epoch, refusal));
-                self.tell(dev::EVENT_REFUSE, settled.epoch);
-                log::error!(
-                    "instance {} ({}) has refused epoch {}: {refusal}",
-                    self.id,
-                    self.label(),
-                    settled.epoch
-                );
-                if let Some(memory) = memory {
-                    // If there is no thread for it, the memory is free all the same, and zeroed
-                    // when it is given out.
-                    let _ = task::spawn("reclaim", None, move || {
-                        scrub(memory, || false);
-                    });
-                }
-            }
-        }
-        self.state_changed.notify();
     }
 
     /// Sends a control message, and rings.
@@ -636,6 +412,7 @@ impl Instance {
     /// Moves things on: CPUs, the end. Returns in how many nanoseconds it is to be looked at again,
     /// whatever happens.
     pub(crate) fn service(self: &Arc<Self>) -> Option<u64> {
+        let _charge = self.charge();
         let mut record = self.record.lock();
         if record.status.state != dev::STATE_RUNNING || record.reclaiming {
             return None;
@@ -643,7 +420,9 @@ impl Instance {
         let record_ref = &mut *record;
         let partition = record_ref.partition.as_mut()?;
         partition.admit_further_cpus();
+        record_ref.account_cpus();
         self.settle(record_ref);
+        let obeys_late = self.follow_pause(record_ref);
         let partition = record_ref.partition.as_mut()?;
         if record_ref.status.start_to_user_ns == 0 {
             let first_user = partition
@@ -672,7 +451,12 @@ impl Instance {
             } else {
                 crate::RUN_POLL_NS
             };
-            return Some(poll.min(next_look));
+            let pause = if obeys_late {
+                crate::PAUSE_POLL_NS
+            } else {
+                poll
+            };
+            return Some(poll.min(next_look).min(pause));
         }
         let partition = record_ref.partition.as_mut()?;
         if record_ref.halting_since == 0 {
@@ -714,6 +498,7 @@ impl Instance {
     /// Moves what is in the rings into the logs, and tells readers and writers. True if there may
     /// be more, for which nobody will ring.
     pub(crate) fn move_output(&self) -> bool {
+        let _charge = self.charge();
         let drained = self.drain(DrainExtent::LogRoom);
         for (changed, grown) in self.output_changed.iter().zip(drained.grown) {
             if grown {
@@ -798,10 +583,19 @@ impl Instance {
     /// All CPUs are back or lost, and nobody writes any more: takes what was written last, then the
     /// memory, and makes the record's last entries.
     fn finish(self: &Arc<Self>, report: HaltReport) {
+        let charge = self.charge();
         self.drain(DrainExtent::All);
-        let Some(partition) = self.record.lock().partition.take() else {
-            return;
+        let partition = {
+            let mut record = self.record.lock();
+            // Nobody writes its counters any more.
+            record.read_usage();
+            record.status.paused = dev::PAUSED_NO;
+            let Some(partition) = record.partition.take() else {
+                return;
+            };
+            partition
         };
+        drop(charge);
         let (said, code) = {
             let window = partition.window();
             (
@@ -814,7 +608,7 @@ impl Instance {
         let is_waited_for = move || this.waited_for.load(Ordering::Relaxed);
         let scrub = partition
             .reclaim()
-            .map(|memory| scrub(memory, is_waited_for));
+            .map(|memory| scrub(memory, &self.charged_ns, is_waited_for));
         let mut record = self.record.lock();
         record.reclaimer = None;
         let halting_since = record.halting_since;
@@ -913,26 +707,15 @@ impl Instance {
     }
 }
 
-/// Whether so much more could be given at this moment to an instance that has `has`.
-fn would_fit(missing: More, has: &Possessions) -> core::result::Result<u64, GrowError> {
-    let free = partition::resources().mem_free / GRANULE_SIZE as u64 * GRANULE_SIZE as u64;
-    if missing.memory > free {
-        return Err(GrowError::Memory { free });
-    }
-    if missing.cpus > has.free_cpus {
-        let free = has.free_cpus;
-        return Err(GrowError::Cpus { free });
-    }
-    Ok(0)
-}
-
 /// Looks at what is in quarantine, and takes back what has come. Returns in how many nanoseconds it
 /// is to be looked at again.
 pub(crate) fn service_quarantine() -> Option<u64> {
     while let Some(released) = quarantine::release() {
         let instance = crate::instances().find(|instance| instance.id == released.id);
         let take_back = move || {
-            let scrub = scrub(released.memory, || false);
+            let charged = instance.as_ref().map(|instance| &instance.charged_ns);
+            let charged = charged.cloned().unwrap_or_default();
+            let scrub = scrub(released.memory, &charged, || false);
             if let Some(instance) = instance {
                 instance.leave_quarantine(scrub);
             }
@@ -946,10 +729,15 @@ pub(crate) fn service_quarantine() -> Option<u64> {
 
 /// Zeroes an instance's memory, with all CPUs of the supervisor at it, and frees it. While somebody
 /// waits for that it goes before what programs do.
-fn scrub(memory: Scrubbing, is_waited_for: impl Fn() -> bool + Send + Sync + 'static) -> Scrub {
+fn scrub(
+    memory: Scrubbing,
+    charged_ns: &Arc<AtomicU64>,
+    is_waited_for: impl Fn() -> bool + Send + Sync + 'static,
+) -> Scrub {
     let memory = Arc::new(memory);
-    let shared = memory.clone();
+    let (shared, charged_ns) = (memory.clone(), charged_ns.clone());
     parallel::run(memory.pieces(), move |_| {
+        let _charge = Charge::new(&*charged_ns);
         let _raised = is_waited_for().then(|| task::raise(crate::MANAGEMENT_PRIORITY));
         shared.scrub_next()
     });

@@ -10,7 +10,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `brief` | locks that the node thread never waits long for |
-//! | `instance` | one instance's record and life |
+//! | `instance` | one instance's record and life; below it pausing, and what was used |
 //! | `label` | names of instances |
 //! | `stream_log` | a stream's last bytes, and its readers |
 //! | `device` | `/dev/skerry` |
@@ -90,6 +90,9 @@ const HALT_POLL_NS: u64 = 200_000;
 const BOOT_POLL_NS: u64 = 100_000_000;
 /// Interval between looks at an instance whose program runs: whatever became of its ring.
 const RUN_POLL_NS: u64 = 1_000_000_000;
+/// Interval between looks at an instance whose CPUs have not yet done as they were told: to stand
+/// still, or to go on.
+const PAUSE_POLL_NS: u64 = 100_000_000;
 /// Interval between looks at what is in quarantine.
 const QUARANTINE_POLL_NS: u64 = 100_000_000;
 

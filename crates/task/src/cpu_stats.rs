@@ -24,8 +24,19 @@ pub struct CpuStats {
     pub up_ns: u64,
     /// Nanoseconds without a thread.
     pub idle_ns: u64,
+    /// Nanoseconds in which it stood still, because the instance was paused.
+    pub paused_ns: u64,
     /// Nanoseconds in which threads waited for it.
     pub stalled_ns: u64,
     /// Threads running or queued at this moment.
     pub runnable: u32,
+}
+
+impl CpuStats {
+    /// Nanoseconds with a thread.
+    #[must_use]
+    pub fn busy_ns(&self) -> u64 {
+        let none = self.idle_ns.saturating_add(self.paused_ns);
+        self.up_ns.saturating_sub(none)
+    }
 }

@@ -27,7 +27,8 @@ pub fn change() -> ExitCode {
     told("changing-cpus", under_load())
 }
 
-fn told(name: &str, result: Result<String>) -> ExitCode {
+/// Exit status of a check, which prints its result.
+pub fn told(name: &str, result: Result<String>) -> ExitCode {
     match result {
         Ok(line) => {
             println!("{line}");
@@ -41,7 +42,7 @@ fn told(name: &str, result: Result<String>) -> ExitCode {
 }
 
 /// Binds a thread (0: the calling one) to processors.
-fn bind(tid: i32, cpus: &[usize]) -> Result<()> {
+pub fn bind(tid: i32, cpus: &[usize]) -> Result<()> {
     let mut set = [0u64; 16];
     cpus.iter().for_each(|cpu| set[cpu / 64] |= 1 << (cpu % 64));
     // SAFETY: the mask is readable and as long as said.
@@ -234,7 +235,8 @@ fn map_and_unmap(value: u8) -> Result<()> {
     Ok(())
 }
 
-fn under_load() -> Result<String> {
+/// Works in many ways until it gets `SIGTERM`; says `ready` when it does.
+pub fn under_load() -> Result<String> {
     let handler: extern "C" fn(i32) = on_term;
     // SAFETY: the handler stores to an atomic and nothing else.
     unsafe { libc::signal(libc::SIGTERM, handler as libc::sighandler_t) };

@@ -71,6 +71,7 @@ mod other_processes;
 mod overruns;
 mod partial_transfers;
 mod paths;
+mod paused;
 mod prctl;
 mod precedence;
 mod pressure;
@@ -239,6 +240,8 @@ fn main() -> ExitCode {
         ["new-cpus", count] => new_cpus::run(count),
         ["leaving-cpus"] => leaving_cpus::leave_and_return(),
         ["changing-cpus"] => leaving_cpus::change(),
+        ["paused"] => paused::run(),
+        ["usage"] => paused::usage(),
         ["bad-memory"] => bad_memory::run(),
         ["real-time-loop"] => busy_loops::real_time(),
         ["ordinary-loop"] => busy_loops::ordinary(),

@@ -82,6 +82,16 @@ pub(crate) enum Command {
     Restart(Restart),
     /// Give an instance another name
     Rename(Rename),
+    /// Have all CPUs of running instances stand still
+    ///
+    /// Programs notice as little as of `docker pause`: they get no CPU time, and their clocks go
+    /// on, so what was to happen meanwhile happens at `unpause`. `logs`, `wait`, `stats`, `kill`
+    /// and `rename` work; `stop`, `restart` and `kill` with KILL or TERM unpause, `stop --force`
+    /// and `rm --force` end it as it is. Other than in docker, it cannot be resized meanwhile, and
+    /// its kernel stands still with its programs.
+    Pause(Names),
+    /// Have the CPUs of paused instances go on
+    Unpause(Names),
     /// Change how many CPUs a running instance has, or give it more memory
     Resize(Resize),
     /// Forget instances that do not run
@@ -97,6 +107,13 @@ pub(crate) enum Command {
     Logs(Logs),
     /// Show what has happened to instances
     Events(Events),
+    /// Show what instances use: CPU time, memory, streams, interrupts
+    ///
+    /// A new picture each second, as `docker stats`. Other than there, LIMIT is the memory that the
+    /// instance has, STREAM I/O what went through its standard streams (in / out), INTERRUPTS what
+    /// its CPUs took since its start, SUPERVISOR the CPU time that the supervisor has spent on it,
+    /// and THREADS are those of its programs. Figures are the instance's own word.
+    Stats(Stats),
     /// Connect to the program of a running instance
     Attach(Attach),
     /// Show the machine's CPUs and memory, and who has them
@@ -416,6 +433,22 @@ pub(crate) struct Events {
     #[arg(long)]
     pub(crate) json: bool,
     /// Instances whose events are shown [default: all]
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Stats {
+    /// Show also instances that do not run
+    #[arg(short = 'a', long)]
+    pub(crate) all: bool,
+    /// Print one picture, of the second that follows, and end
+    #[arg(long)]
+    pub(crate) no_stream: bool,
+    /// Print JSON, one document a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Instances that are shown [default: all that run]
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
 }

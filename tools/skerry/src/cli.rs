@@ -12,7 +12,7 @@ use clap::Parser;
 use crate::arguments::{
     AnyCommand, Apply, Attach, Cli, Command, Create, Diff, Events, Inspect, Json, Kill, List, Logs,
     Metrics, Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename, Resize, Restart, Run,
-    Smt, Start, Stop, Top, Trace, Validate, What,
+    Smt, Start, Stats, Stop, Top, Trace, Validate, What,
 };
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
@@ -23,8 +23,8 @@ use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
 use crate::state::Store;
 use crate::{
-    apply, doctor, events, logs, managed, metrics, monitor, pages, priority, resize, size, top,
-    trace,
+    apply, doctor, events, logs, managed, metrics, monitor, pages, priority, resize, size, stats,
+    top, trace,
 };
 
 /// Does what the process's command line says.
@@ -225,6 +225,16 @@ fn run_command(
                 managed::restart(device, &store, name, grace, asked).map(drop)
             })
         }
+        Command::Pause(names) => {
+            let store = open_store()?;
+            for_each_name(&names, here.out, |name| {
+                let (_lock, status) = managed::find_locked(device, &store, name)?;
+                instances::pause(device, &status)
+            })
+        }
+        Command::Unpause(names) => for_each_name(&names, here.out, |name| {
+            instances::unpause(device, &instances::find(device, name)?)
+        }),
         Command::Rename(Rename { name, to }) => {
             managed::rename(device, &open_store()?, &name, &to)?;
             Ok(0)
@@ -330,12 +340,15 @@ fn run_command(
             let store = open_store()?;
             let look = |name: &String| {
                 let status = instances::find(device, name)?;
-                Ok::<_, Failure>((status, store.read(status.id)?))
+                let used = stats::fresh(device, &[status.id])
+                    .context(|| format!("cannot look at {name}"))?;
+                let used = used.first().copied().unwrap_or_default();
+                Ok::<_, Failure>((status, store.read(status.id)?, used))
             };
             let all: Vec<_> = names.names.iter().map(look).collect::<Result<_>>()?;
             let inspected = all
                 .iter()
-                .map(|(status, record)| Inspected::new(status, record.as_ref()));
+                .map(|(status, record, used)| Inspected::new(status, record.as_ref(), used));
             output(
                 match (json.json, inspected.collect::<Vec<_>>().as_slice()) {
                     (true, [one]) => show::json(one, here.out),
@@ -343,7 +356,7 @@ fn run_command(
                     (false, many) => many
                         .iter()
                         .zip(&all)
-                        .try_for_each(|(one, (status, _))| show::inspected(one, status, here.out)),
+                        .try_for_each(|(one, (status, ..))| show::inspected(one, status, here.out)),
                 },
             )
         }
@@ -384,6 +397,20 @@ fn run_command(
                 names,
             };
             events::show(device, &options, here.out).map(|()| 0)
+        }
+        Command::Stats(Stats {
+            all,
+            no_stream,
+            json,
+            names,
+        }) => {
+            let options = stats::Options {
+                all,
+                once: no_stream,
+                json,
+                names,
+            };
+            stats::run(device, &options, here.out).map(|()| 0)
         }
         Command::Attach(Attach {
             no_stdin,
@@ -443,9 +470,10 @@ fn run_command(
             let store = open_store()?;
             for_each_name(&names, here.out, |name| {
                 // Who sends one of these does not want it to be started again.
-                let status = &match signal.cast_signed() {
-                    libc::SIGKILL | libc::SIGTERM => managed::mark_stopped(device, &store, name)?,
-                    _ => instances::find(device, name)?,
+                let ends = matches!(signal.cast_signed(), libc::SIGKILL | libc::SIGTERM);
+                let status = &match ends {
+                    true => managed::mark_stopped(device, &store, name)?,
+                    false => instances::find(device, name)?,
                 };
                 device
                     .control(dev::SIGNAL, status.id, signal)
@@ -457,7 +485,12 @@ fn run_command(
                             "cannot send a signal to {}: {error}",
                             label(status)
                         )),
-                    })
+                    })?;
+                if ends {
+                    instances::go_on(device, status.id)
+                } else {
+                    Ok(())
+                }
             })
         }
         Command::Version(_) => version(Some(device), &command, here.out),

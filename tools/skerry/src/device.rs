@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use abi::dev::{self, Create, Info, Load, Resize, Settle, Status};
+use abi::dev::{self, Create, Info, Load, Resize, Settle, Stats, Status};
 
 /// Why an instance was not created. Nothing was changed.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ pub trait Device {
     ) -> Result<(), LoadError>;
 
     /// Makes one of the calls that take a [`dev::Target`]: `START`, `SIGNAL`, `SHUTDOWN`, `HALT`,
-    /// `DESTROY`, `WINSIZE`.
+    /// `DESTROY`, `WINSIZE`, `PAUSE`, `UNPAUSE`.
     ///
     /// # Errors
     /// The call's.
@@ -167,6 +167,20 @@ pub trait Device {
     /// # Errors
     /// The call's; `ETIMEDOUT`.
     fn wait_up(&self, id: u32, limit: Option<Duration>) -> io::Result<()>;
+
+    /// Waits until all CPUs of an instance stand still, or they are not to any more, or it has
+    /// ended; for ever without a limit.
+    ///
+    /// # Errors
+    /// The call's; `ETIMEDOUT`.
+    fn wait_paused(&self, id: u32, limit: Option<Duration>) -> io::Result<()>;
+
+    /// Figures of what an instance, or with number 0 the supervisor, has used so far; `flags` are
+    /// `dev::STATS_*`.
+    ///
+    /// # Errors
+    /// The call's; `ENOENT` if there is none.
+    fn stats(&self, id: u32, flags: u32) -> io::Result<Stats>;
 
     /// Gives an instance another name; `flags` are `dev::RENAME_*`.
     ///

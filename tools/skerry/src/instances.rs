@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::{CreateError, Device, LoadError};
 use crate::failure::{Context, Failure, Result, plain};
 use crate::rootfs::RootFs;
-use crate::{names, size};
+use crate::{names, show, size};
 
 /// A search path for programs, and the rest of the environment every program gets.
 const ENVIRONMENT: [(&str, &str); 2] = [
@@ -30,6 +30,8 @@ const NAME_TRIES: usize = 64;
 /// Time limit for an instance that is halted by force: CPUs that do not answer are reset, and then
 /// given up.
 const HALT_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit for the CPUs of an instance that is paused.
+const PAUSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Policy of the supervisor for a CPU of an instance that hangs.
 #[derive(
@@ -457,8 +459,12 @@ pub fn start(device: &dyn Device, status: &Status) -> Result<()> {
     let name = label(status);
     device.control(dev::START, status.id, 0).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => {
-            let now = device.status(status.id).map_or("started", |now| dev::state_name(now.state));
-            Failure::new(format!("{name} cannot be started: it is {now} (`skerry restart {name}` starts it again)"))
+            let now = device.status(status.id).map_or("started", |now| show::state_name(&now));
+            let remedy = match now {
+                "paused" => format!("`skerry unpause {name}` has it go on"),
+                _ => format!("`skerry restart {name}` starts it again"),
+            };
+            Failure::new(format!("{name} cannot be started: it is {now} ({remedy})"))
         }
         Some(libc::ENOMEM) => Failure::new(format!(
             "{name} cannot be started: {} of memory are too little for it: create it with more --mem",
@@ -466,6 +472,78 @@ pub fn start(device: &dyn Device, status: &Status) -> Result<()> {
         )),
         _ => Failure::new(format!("{name} cannot be started: {}", plain(&error))),
     })
+}
+
+/// Has all CPUs of a running instance stand still, and waits until they do.
+///
+/// # Errors
+/// Why it is not paused. One whose CPUs have not obeyed after a while is when they do.
+pub fn pause(device: &dyn Device, status: &Status) -> Result<()> {
+    let (id, name) = (status.id, label(status));
+    if status.state == dev::STATE_RUNNING {
+        // One that has no program yet has nothing to stand still.
+        device
+            .wait_up(id, Some(PAUSE_LIMIT))
+            .context(|| format!("cannot wait for the program of {name}"))?;
+    }
+    device
+        .control(dev::PAUSE, id, 0)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::EALREADY) => Failure::new(format!("{name} is paused already")),
+            Some(libc::ESRCH) => Failure::new(format!(
+                "{name} does not run: only a running instance can be paused"
+            )),
+            Some(libc::EBUSY) => Failure::new(format!(
+                "{name} has not answered the last change yet: try again when it has"
+            )),
+            _ => Failure::new(format!("cannot pause {name}: {}", plain(&error))),
+        })?;
+    device
+        .wait_paused(id, Some(PAUSE_LIMIT))
+        .map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => Failure::new(format!(
+                "not all CPUs of {name} stand still after {} s: it is paused when they do, unless                  `skerry unpause {name}` takes that back",
+                PAUSE_LIMIT.as_secs()
+            )),
+            _ => Failure::new(format!("cannot wait for {name}: {}", plain(&error))),
+        })?;
+    let now = device
+        .status(id)
+        .context(|| format!("cannot look at {name}"))?;
+    match now.paused {
+        dev::PAUSED_YES => Ok(()),
+        _ if has_ended(&now) => Err(Failure::new(format!("{name} has ended meanwhile"))),
+        _ => Err(Failure::new(format!(
+            "somebody else has unpaused {name} meanwhile"
+        ))),
+    }
+}
+
+/// Has the CPUs of a paused instance go on.
+///
+/// # Errors
+/// If it is not paused.
+pub fn unpause(device: &dyn Device, status: &Status) -> Result<()> {
+    let name = label(status);
+    device
+        .control(dev::UNPAUSE, status.id, 0)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::EALREADY | libc::ESRCH) => Failure::new(format!("{name} is not paused")),
+            _ => Failure::new(format!("cannot unpause {name}: {}", plain(&error))),
+        })
+}
+
+/// Has an instance go on that may be paused, so that it obeys what it was told.
+///
+/// # Errors
+/// The device's.
+pub fn go_on(device: &dyn Device, id: u32) -> Result<()> {
+    match device.control(dev::UNPAUSE, id, 0) {
+        Err(error) if !matches!(error.raw_os_error(), Some(libc::EALREADY | libc::ESRCH)) => {
+            Err(error).context(|| format!("cannot unpause instance {id}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Ends an instance: asks it first, unless `force`, and takes its CPUs if it has not ended after
@@ -479,6 +557,7 @@ pub fn stop(device: &dyn Device, status: &Status, grace: Duration) -> Result<()>
     }
     let (id, name) = (status.id, label(status));
     if device.control(dev::SHUTDOWN, id, 0).is_ok() {
+        go_on(device, id)?;
         match device.wait(id, Some(grace)) {
             Err(error) if error.kind() == ErrorKind::TimedOut => {}
             other => return other.context(|| format!("cannot wait for {name}")),
@@ -671,6 +750,43 @@ mod tests {
         halt(&mock, &running).unwrap();
         remove(&mock, &running).unwrap();
         assert!(all(&mock).unwrap().is_empty());
+    }
+
+    #[test]
+    fn pause_and_unpause_tell_what_is_not_so() {
+        let mock = Mock::new(4, 1 << 30);
+        let status = create(&mock, &request("box", &["sleep", "9"]), SystemTime::now()).unwrap();
+        let refused = |result: Result<()>, words: &str| {
+            let message = result.unwrap_err().message;
+            assert!(message.contains(words), "{message}");
+        };
+        refused(pause(&mock, &status), "does not run");
+        start(&mock, &status).unwrap();
+        let running = find(&mock, "box").unwrap();
+        refused(unpause(&mock, &running), "is not paused");
+        pause(&mock, &running).unwrap();
+        refused(pause(&mock, &running), "is paused already");
+        refused(start(&mock, &running), "it is paused (`skerry unpause box`");
+        unpause(&mock, &running).unwrap();
+        assert_eq!(find(&mock, "box").unwrap().paused, dev::PAUSED_NO);
+        let deaf = create(&mock, &request("deaf", &["ignore"]), SystemTime::now()).unwrap();
+        start(&mock, &deaf).unwrap();
+        let deaf = find(&mock, "deaf").unwrap();
+        refused(pause(&mock, &deaf), "not all CPUs of deaf stand still");
+        unpause(&mock, &deaf).unwrap();
+    }
+
+    #[test]
+    fn a_paused_instance_is_stopped_as_any_other() {
+        let mock = Mock::new(4, 1 << 30);
+        for (name, state) in [("polite", dev::STATE_EXITED), ("deaf", dev::STATE_HALTED)] {
+            let status = create(&mock, &request(name, &[name]), SystemTime::now()).unwrap();
+            start(&mock, &status).unwrap();
+            let running = find(&mock, name).unwrap();
+            pause(&mock, &running).unwrap();
+            stop(&mock, &running, Duration::from_millis(5)).unwrap();
+            assert_eq!(find(&mock, name).unwrap().state, state);
+        }
     }
 
     #[test]

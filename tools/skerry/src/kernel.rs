@@ -10,7 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use abi::dev::{
-    self, Attach, Create, Events, Info, List, Load, Rename, Resize, Settle, Status, Target, Wait,
+    self, Attach, Create, Events, Info, List, Load, Rename, Resize, Settle, Stats, Status, Target,
+    Wait,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -188,6 +189,19 @@ impl Device for Kernel {
 
     fn wait_up(&self, id: u32, limit: Option<Duration>) -> io::Result<()> {
         self.wait_for(id, dev::WAIT_UP, limit)
+    }
+
+    fn wait_paused(&self, id: u32, limit: Option<Duration>) -> io::Result<()> {
+        self.wait_for(id, dev::WAIT_PAUSED, limit)
+    }
+
+    fn stats(&self, id: u32, flags: u32) -> io::Result<Stats> {
+        let mut stats = Stats {
+            id,
+            flags,
+            ..Stats::default()
+        };
+        self.call(dev::STATS, &mut stats).map(|_| stats)
     }
 
     fn rename(&self, id: u32, name: &str, flags: u32) -> io::Result<()> {

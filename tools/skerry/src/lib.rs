@@ -15,6 +15,7 @@
 //! | [`logs`], [`events`] | `logs`; `events` |
 //! | [`show`] | tables and JSON |
 //! | [`doctor`] | `doctor`: what is wrong with the machine |
+//! | [`stats`] | `stats`: what instances use |
 //! | [`metrics`] | `metrics`: figures for Prometheus |
 //! | [`rootfs`] | root file systems out of folders and archives |
 //! | [`top`], [`counters`] | `top`; the kernel's counters |
@@ -51,6 +52,7 @@ pub mod run;
 pub mod show;
 pub mod size;
 pub mod state;
+pub mod stats;
 mod streams;
 mod terminal;
 pub mod top;

@@ -6,12 +6,13 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use abi::dev::{self, Info, Status};
+use abi::dev::{self, Info, Stats, Status};
 
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{self, has_ended, label};
 use crate::show::{Instance, Resources};
+use crate::stats;
 
 /// The content type of the format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -30,6 +31,11 @@ impl Document {
     /// Begins a metric whose values go up and down.
     fn gauge(&mut self, name: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} gauge");
+    }
+
+    /// Begins a metric whose values only grow.
+    fn counter(&mut self, name: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} counter");
     }
 
     /// Adds a value of a metric.
@@ -58,11 +64,16 @@ fn escaped(text: &str) -> String {
 /// # Errors
 /// The device's.
 pub fn text(device: &dyn Device) -> Result<String> {
-    let info = device.info().context(|| "cannot look at the machine")?;
-    Ok(document(&info, &instances::all(device)?))
+    let look = || "cannot look at the machine";
+    let info = device.info().context(look)?;
+    let all = instances::all(device)?;
+    // The supervisor, and then all instances.
+    let ids: Vec<_> = [0].into_iter().chain(all.iter().map(|s| s.id)).collect();
+    let used = stats::fresh(device, &ids).context(look)?;
+    Ok(document(&info, &all, &used))
 }
 
-fn document(info: &Info, all: &[Status]) -> String {
+fn document(info: &Info, all: &[Status], used: &[Stats]) -> String {
     let mut text = Document::default();
     let resources = Resources::new(info, all.len());
     text.gauge("skerry_build_info", "Versions of tool and kernel.");
@@ -98,7 +109,106 @@ fn document(info: &Info, all: &[Status]) -> String {
         text.value("skerry_memory_bytes", &[("owner", owner)], bytes as f64);
     }
     of_instances(&mut text, all);
+    usage(&mut text, all, used);
     text.0
+}
+
+/// Name of a metric of instances, its help, and its value.
+type Figure = (&'static str, &'static str, fn(&Stats) -> f64);
+
+/// Figures of what the supervisor and each instance have used.
+fn usage(text: &mut Document, all: &[Status], used: &[Stats]) {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let modes = |stats: &Stats| {
+        [
+            ("user", stats.user_ns),
+            ("system", stats.system_ns),
+            ("idle", stats.idle_ns),
+            ("paused", stats.paused_ns),
+        ]
+    };
+    text.counter(
+        "skerry_supervisor_cpu_seconds_total",
+        "Time of the supervisor's CPUs by what they did.",
+    );
+    for stats in used.iter().filter(|stats| stats.id == 0) {
+        for (mode, ns) in modes(stats) {
+            let name = "skerry_supervisor_cpu_seconds_total";
+            text.value(name, &[("mode", mode)], seconds(ns));
+        }
+    }
+    let of = |status: &Status| used.iter().find(|stats| stats.id == status.id);
+    let each = || {
+        all.iter()
+            .filter_map(|s| of(s).map(|stats| (label(s), stats)))
+    };
+    text.counter(
+        "skerry_instance_cpu_seconds_total",
+        "Time of an instance's CPUs by what they did.",
+    );
+    for (name, stats) in each() {
+        for (mode, ns) in modes(stats) {
+            let labels = [("name", name), ("mode", mode)];
+            text.value("skerry_instance_cpu_seconds_total", &labels, seconds(ns));
+        }
+    }
+    text.counter(
+        "skerry_instance_stream_bytes_total",
+        "Bytes that went through an instance's streams.",
+    );
+    for (name, stats) in each() {
+        for (stream, bytes) in [
+            ("input", stats.input_bytes),
+            ("output", stats.output_bytes),
+            ("log", stats.log_bytes),
+        ] {
+            let labels = [("name", name), ("stream", stream)];
+            text.value("skerry_instance_stream_bytes_total", &labels, bytes as f64);
+        }
+    }
+    let counters: [Figure; 4] = [
+        (
+            "skerry_instance_supervisor_seconds_total",
+            "CPU time that the supervisor has spent on an instance.",
+            |stats| stats.supervisor_ns as f64 / 1e9,
+        ),
+        (
+            "skerry_instance_interrupts_total",
+            "Interrupts that an instance's CPUs have taken.",
+            |stats| stats.interrupts as f64,
+        ),
+        (
+            "skerry_instance_context_switches_total",
+            "Context switches of an instance's CPUs.",
+            |stats| stats.switches as f64,
+        ),
+        (
+            "skerry_instance_messages_total",
+            "Messages that an instance was sent.",
+            |stats| stats.messages as f64,
+        ),
+    ];
+    for (name, help, value) in counters {
+        text.counter(name, help);
+        each().for_each(|(label, stats)| text.value(name, &[("name", label)], value(stats)));
+    }
+    let gauges: [Figure; 2] = [
+        (
+            "skerry_instance_memory_used_bytes",
+            "Memory in use in an instance, in bytes, as it told last.",
+            |stats| stats.mem_used as f64,
+        ),
+        (
+            "skerry_instance_threads",
+            "Threads of an instance's programs, as it told last.",
+            |stats| f64::from(stats.threads),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        text.gauge(name, help);
+        let told = each().filter(|(_, stats)| stats.answered != 0);
+        told.for_each(|(label, stats)| text.value(name, &[("name", label)], value(stats)));
+    }
 }
 
 /// Figures of each instance.
@@ -300,6 +410,11 @@ mod tests {
              mode=\"cooperative\"} 1",
             "skerry_instance_cpus{name=\"one\"} 1",
             "skerry_instance_exit_code{name=\"two\"} 3",
+            "# TYPE skerry_instance_cpu_seconds_total counter",
+            "skerry_instance_cpu_seconds_total{name=\"one\",mode=\"idle\"} 0",
+            "skerry_instance_memory_used_bytes{name=\"one\"} 16777216",
+            "skerry_instance_stream_bytes_total{name=\"two\",stream=\"log\"} 0",
+            "skerry_supervisor_cpu_seconds_total{mode=\"user\"} 0",
         ] {
             assert!(text.lines().any(|had| had == line), "{line}:\n{text}");
         }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use abi::boot::Boot;
-use abi::dev::{self, Create, Info, Resize, Settle, Status};
+use abi::dev::{self, Create, Info, Resize, Settle, Stats, Status};
 use abi::live::{Answer, Refusal, Verdict};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zerocopy::IntoBytes;
@@ -108,6 +108,9 @@ pub fn rootfs() -> &'static str {
 struct Record {
     status: Status,
     command: Vec<String>,
+    /// Flag: asked to end while it was paused, and will.
+    asked_to_end: bool,
+    stats: Stats,
     /// Where standard output, standard error and kernel log go while somebody is attached.
     attached: Vec<(Stream, File)>,
 }
@@ -132,6 +135,7 @@ impl Record {
             self.status.exit_code,
             self.status.ended_ns,
         ) = (state, exit_code, 1);
+        self.status.paused = dev::PAUSED_NO;
         for (stream, mut file) in std::mem::take(&mut self.attached) {
             file.write_all(self.written(stream).as_bytes()).unwrap();
         }
@@ -268,6 +272,8 @@ impl Device for Mock {
         state.records.push(Record {
             status,
             command: Vec::new(),
+            asked_to_end: false,
+            stats: Stats::default(),
             attached: Vec::new(),
         });
         Ok(status.id)
@@ -328,6 +334,23 @@ impl Device for Mock {
                     }
                 }
                 _ if !running => return refused(libc::ESRCH),
+                dev::PAUSE if record.status.paused != dev::PAUSED_NO => {
+                    return refused(libc::EALREADY);
+                }
+                dev::UNPAUSE if record.status.paused == dev::PAUSED_NO => {
+                    return refused(libc::EALREADY);
+                }
+                dev::PAUSE if program == "ignore" => record.status.paused = dev::PAUSED_ASKED,
+                dev::PAUSE => record.status.paused = dev::PAUSED_YES,
+                dev::UNPAUSE => {
+                    record.status.paused = dev::PAUSED_NO;
+                    if record.asked_to_end {
+                        record.end(dev::STATE_EXITED, 143);
+                    }
+                }
+                dev::SHUTDOWN if record.status.paused != dev::PAUSED_NO => {
+                    record.asked_to_end = program == "polite";
+                }
                 dev::SHUTDOWN if program == "polite" => record.end(dev::STATE_EXITED, 143),
                 dev::HALT => record.end(dev::STATE_HALTED, 137),
                 _ => {}
@@ -410,6 +433,38 @@ impl Device for Mock {
         })
     }
 
+    fn wait_paused(&self, id: u32, limit: Option<Duration>) -> io::Result<()> {
+        self.with(id, |record| match record.status.paused {
+            dev::PAUSED_ASKED if limit.is_some() => {
+                Err(io::Error::from_raw_os_error(libc::ETIMEDOUT))
+            }
+            dev::PAUSED_ASKED => panic!("a test would wait for ever"),
+            _ => Ok(()),
+        })
+    }
+
+    fn stats(&self, id: u32, flags: u32) -> io::Result<Stats> {
+        if id == 0 {
+            return Ok(Stats::default());
+        }
+        self.with(id, |record| {
+            let asked = record.stats.asked + u32::from(flags & dev::STATS_ASK != 0);
+            record.stats = Stats {
+                id,
+                cpus: record.status.cpus,
+                mem: record.status.mem,
+                mem_used: record.status.mem / 4,
+                threads: 1,
+                asked,
+                // It has answered all but the last question.
+                answered: record.stats.asked,
+                user_ns: record.stats.user_ns + 1_000_000,
+                ..record.stats
+            };
+            Ok(record.stats)
+        })
+    }
+
     fn rename(&self, id: u32, name: &str, flags: u32) -> io::Result<()> {
         self.step()?;
         let label = dev::field(name).unwrap();
@@ -443,6 +498,7 @@ impl Device for Mock {
             call.most_cpus = self.cpus - 1;
             let (reason, errno) = match () {
                 () if record.status.state != dev::STATE_RUNNING => (dev::REASON_NONE, libc::ESRCH),
+                () if record.status.paused != dev::PAUSED_NO => (dev::REASON_PAUSED, libc::EBUSY),
                 () if mem < has => (dev::REASON_SHRINK, libc::EINVAL),
                 () if mem > call.most || cpus > call.most_cpus => (dev::REASON_LIMIT, libc::EINVAL),
                 () if mem - has > free => (dev::REASON_MEMORY, libc::ENOMEM),

@@ -125,6 +125,9 @@ fn refused(status: &Status, call: &Resize, options: Options, error: &io::Error) 
              for {asked}): create it with more --mem",
             size::format(call.most)
         ),
+        dev::REASON_PAUSED => {
+            format!("{name} is paused: `skerry unpause {name}` first")
+        }
         dev::REASON_PENDING => {
             format!("{name} has not answered the last change yet: try again when it has")
         }
@@ -303,6 +306,18 @@ mod tests {
         let ended = running(&mock, "true");
         let failure = resize(&mock, &ended, to(96 << 20)).unwrap_err();
         assert!(failure.message.contains("does not run"), "{failure}");
+    }
+
+    #[test]
+    fn a_paused_instance_is_not_resized() {
+        let mock = Mock::new(4, 1 << 30);
+        let status = running(&mock, "sleep");
+        crate::instances::pause(&mock, &status).unwrap();
+        let failure = resize(&mock, &status, to(96 << 20)).unwrap_err();
+        assert_eq!(
+            failure.message,
+            "sleep is paused: `skerry unpause sleep` first"
+        );
     }
 
     #[test]

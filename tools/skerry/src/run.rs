@@ -109,6 +109,10 @@ pub fn attach(
     mut here: Stdio<'_>,
 ) -> Result<u8> {
     match status.state {
+        dev::STATE_RUNNING if status.paused != dev::PAUSED_NO => Err(Failure::new(format!(
+            "{0} is paused: `skerry unpause {0}` has it go on",
+            label(status)
+        ))),
         dev::STATE_RUNNING => attach_until_end(device, status, options, Join::Running, &mut here),
         dev::STATE_CREATED => Err(Failure::new(format!(
             "{0} was not started: use `skerry start {0}`",

@@ -4,12 +4,13 @@
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use abi::dev::{self, Info, Status};
+use abi::dev::{self, Info, Stats, Status};
 use serde::Serialize;
 
 use crate::instances::{has_ended, label};
 use crate::size;
 use crate::state::Record;
+use crate::stats::Usage;
 
 /// An instance in `ls --json`. Memory in bytes, points in time in seconds since 1970.
 #[derive(Debug, Serialize)]
@@ -18,7 +19,7 @@ pub struct Instance<'a> {
     pub name: &'a str,
     /// Number of the instance.
     pub id: u32,
-    /// `created`, `running`, `exited`, `panicked`, `halted` or `failed`.
+    /// `created`, `running`, `paused`, `exited`, `panicked`, `halted` or `failed`.
     pub state: &'static str,
     /// `good`, `unresponsive` or `hung`.
     pub health: &'static str,
@@ -66,6 +67,8 @@ pub struct Inspected<'a> {
     pub previous: Option<u32>,
     /// The declared set that it belongs to.
     pub project: Option<&'a str>,
+    /// Figures of what it has used so far.
+    pub usage: Usage,
 }
 
 /// Reclaim of an instance's CPUs and memory.
@@ -157,7 +160,7 @@ impl<'a> Instance<'a> {
         Self {
             name: label(status),
             id: status.id,
-            state: dev::state_name(status.state),
+            state: state_name(status),
             health: dev::health_name(status.health),
             exit_code: (status.state == dev::STATE_EXITED).then_some(status.exit_code),
             cpus: status.cpus,
@@ -174,7 +177,7 @@ impl<'a> Instance<'a> {
 impl<'a> Inspected<'a> {
     /// From the device's record.
     #[must_use]
-    pub fn new(status: &'a Status, record: Option<&'a Record>) -> Self {
+    pub fn new(status: &'a Status, record: Option<&'a Record>, used: &Stats) -> Self {
         let asked = status.requested_ns;
         let since_asked = |ns: u64| (asked != 0 && ns >= asked).then(|| microseconds(ns - asked));
         let booted = status.start_to_user_ns != 0;
@@ -197,6 +200,7 @@ impl<'a> Inspected<'a> {
             restart_error: record.and_then(|record| record.error.as_deref()),
             previous: record.and_then(|record| record.previous),
             project: record.and_then(|record| record.project.as_deref()),
+            usage: Usage::new(used),
         }
     }
 }
@@ -280,9 +284,20 @@ pub fn table(rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// State of an instance: as the kernel has it, or `paused` when all CPUs of one that runs stand
+/// still.
+#[must_use]
+pub fn state_name(status: &Status) -> &'static str {
+    if status.state == dev::STATE_RUNNING && status.paused == dev::PAUSED_YES {
+        "paused"
+    } else {
+        dev::state_name(status.state)
+    }
+}
+
 /// State for people: that of one that runs and is not well says so.
 fn state(status: &Status) -> String {
-    let name = dev::state_name(status.state);
+    let name = state_name(status);
     if status.state == dev::STATE_RUNNING && status.health != dev::HEALTH_GOOD {
         format!("{name} ({})", dev::health_name(status.health))
     } else {
@@ -402,6 +417,22 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
         ("start to first user instruction", time(all.boot_us)),
         ("request to first user instruction", time(all.run_us)),
     ];
+    let usage = &all.usage;
+    let seconds = |us: f64| format!("{:.3} s", us / 1e6);
+    rows.extend([
+        ("CPU time of programs", seconds(usage.user_us)),
+        ("CPU time of its kernel", seconds(usage.system_us)),
+        ("CPU time idle", seconds(usage.idle_us)),
+        ("CPU time paused", seconds(usage.paused_us)),
+        (
+            "CPU time of the supervisor for it",
+            seconds(usage.supervisor_us),
+        ),
+        (
+            "memory in use",
+            usage.memory_used.map(size::format).unwrap_or_default(),
+        ),
+    ]);
     if let Some(reclaim) = &all.reclaim {
         rows.push(("end to resources free", time(Some(reclaim.total_us))));
         rows.push((
@@ -477,7 +508,7 @@ mod tests {
     fn json_of_an_instance() {
         let mut out = Vec::new();
         let mut status = status();
-        json(&Inspected::new(&status, None), &mut out).unwrap();
+        json(&Inspected::new(&status, None, &Stats::default()), &mut out).unwrap();
         let shown = value(&out);
         assert_eq!(
             (&shown["name"], &shown["state"], &shown["memory"]),
@@ -492,7 +523,7 @@ mod tests {
         (status.state, status.exit_code, status.ended_ns) = (dev::STATE_EXITED, 7, 2_000_000_000);
         (status.reclaim_ns, status.scrub_ns, status.scrubbed_bytes) = (3000, 4000, 64 << 20);
         out.clear();
-        json(&Inspected::new(&status, None), &mut out).unwrap();
+        json(&Inspected::new(&status, None, &Stats::default()), &mut out).unwrap();
         let shown = value(&out);
         assert_eq!(
             (
@@ -511,7 +542,12 @@ mod tests {
         hung.set_detail("CPU 1 hangs");
         let (mut people, mut details, mut programs) = (Vec::new(), Vec::new(), Vec::new());
         instances(&[&hung], UNIX_EPOCH, &mut people).unwrap();
-        inspected(&Inspected::new(&hung, None), &hung, &mut details).unwrap();
+        inspected(
+            &Inspected::new(&hung, None, &Stats::default()),
+            &hung,
+            &mut details,
+        )
+        .unwrap();
         json(&Instance::new(&hung), &mut programs).unwrap();
         for shown in [people, details] {
             assert!(String::from_utf8(shown).unwrap().contains("running (hung)"));

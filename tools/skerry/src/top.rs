@@ -114,7 +114,7 @@ impl Snapshot {
         };
         let instance = |status: &Status| Instance {
             name: label(status).to_owned(),
-            state: abi::dev::state_name(status.state),
+            state: show::state_name(status),
             cpus: status.cpus,
             memory: status.mem,
         };

@@ -31,7 +31,7 @@ use x86_spec::interrupt::{DOUBLE_FAULT, MACHINE_CHECK, NMI, PAGE_FAULT, page_fau
 use super::isolation;
 use crate::arch::features::{self, Features};
 use crate::arch::{self, cpu, msr, user, usercopy};
-use crate::{heartbeat, irq, leave, machine_check, panic, park, role, speculation};
+use crate::{heartbeat, irq, leave, machine_check, panic, park, pause, role, speculation};
 
 /// Registers of interrupted kernel code, as the stubs leave them on the stack.
 #[derive(Clone, Copy, Debug)]
@@ -343,6 +343,7 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
                     unsafe { park::enter_with_nmis_blocked() };
                 }
                 heartbeat::answer(frame);
+                pause::before_return(frame, &window.orders);
             } else if arch::is_stopping() {
                 msr::halt_forever();
             }

@@ -62,7 +62,9 @@ impl Partition {
             let heart = &self.window().heartbeats[number];
             let seen = Seen {
                 beats: heart.beats.load(Ordering::Acquire),
-                rests: heart.idle_since.load(Ordering::Acquire) != 0,
+                rests: heart.idle_since.load(Ordering::Acquire) != 0
+                    || self.asks_to_pause()
+                        && heart.stands_still.load(Ordering::Acquire) == self.pause,
                 answered: heart.answered.load(Ordering::Acquire),
             };
             let hang = Hang {

@@ -10,6 +10,7 @@ mod grow;
 mod halt;
 mod health;
 mod load;
+mod pause;
 pub mod quarantine;
 mod recovery;
 mod watch;
@@ -30,6 +31,7 @@ pub use halt::{HaltProgress, HaltReport};
 pub use health::{Hang, Health};
 use lfmutex::{Mutex, Once};
 pub use load::LoadError;
+pub use pause::Pause;
 use recovery::Recovery;
 use ring::mailbox::{Order, Publisher};
 pub use topology::cores::Sharing;
@@ -337,6 +339,8 @@ pub struct Partition {
     pending: Option<grow::Pending>,
     further_started: AtomicBool,
     halting: bool,
+    /// The last order to stand still or to go on (`Orders::pause`).
+    pause: u32,
 }
 
 struct InstanceCpu {
@@ -476,6 +480,7 @@ impl Partition {
             pending: None,
             further_started: AtomicBool::new(false),
             halting: false,
+            pause: 0,
         };
         partition.window().init();
         partition.fill_descriptor(spec);

@@ -55,6 +55,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     // Whatever was sent before the thread could be interrupted is looked at first.
     thread.set_signal_pending();
     rseq::start_program(task);
+    thread.end_system_time();
     let mut interrupted = None;
     let mut fast_path = FastPath {
         calls: &[],

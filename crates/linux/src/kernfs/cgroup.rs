@@ -138,10 +138,7 @@ fn memory_stat() -> String {
 }
 
 fn cpu_stat() -> String {
-    let busy = |n| {
-        let stats = stats::cpu(CpuId(n));
-        stats.up_ns.saturating_sub(stats.idle_ns)
-    };
+    let busy = |n| stats::cpu(CpuId(n)).busy_ns();
     let usage: u64 = (0..cpu::most() as u32).map(busy).sum::<u64>() / 1000;
     // Time in user mode and in the kernel is not told apart.
     format!(

@@ -13,6 +13,7 @@ use fs::block::{Disk, disks};
 use fs::lock;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::{cpu, irq, isolation, mem, role, speculation, timer};
+use task::cpu_stats::CpuStats;
 use task::{CpuId, stats};
 
 use super::add_at_path;
@@ -227,6 +228,8 @@ fn meminfo() -> String {
 struct CpuTicks {
     busy: CpuTimes,
     idle: u64,
+    /// Time in which it stood still, which is stolen from a program's point of view.
+    steal: u64,
 }
 
 /// Time of each CPU that there was, in ticks: programs in user mode, the rest of what it did, idle.
@@ -236,21 +239,20 @@ fn cpu_ticks() -> Vec<CpuTicks> {
     let user_ns = accounting::total_user_ns();
     let mut told = LAST_REPORTED.lock();
     told.resize(cpu::most(), CpuTicks::default());
-    let times: Vec<(u64, u64)> = (0..told.len())
-        .map(|n| {
-            let stats = stats::cpu(CpuId(n as u32));
-            (stats.up_ns.saturating_sub(stats.idle_ns), stats.idle_ns)
-        })
+    let times: Vec<_> = (0..told.len())
+        .map(|n| stats::cpu(CpuId(n as u32)))
         .collect();
-    let busy_ns: u64 = times.iter().map(|(busy, _)| busy).sum();
-    for (told, (busy, idle)) in told.iter_mut().zip(times) {
+    let busy_ns: u64 = times.iter().map(CpuStats::busy_ns).sum();
+    for (told, stats) in told.iter_mut().zip(times) {
+        let busy = stats.busy_ns();
         // How user and system time are shared out is known for all CPUs together only.
         let user = (u128::from(busy) * u128::from(user_ns) / u128::from(busy_ns.max(1))) as u64;
         let busy_ticks = busy / NS_PER_TICK;
         told.busy = told
             .busy
             .next(busy_ticks, busy_ticks - user.min(busy) / NS_PER_TICK);
-        told.idle = told.idle.max(idle / NS_PER_TICK);
+        told.idle = told.idle.max(stats.idle_ns / NS_PER_TICK);
+        told.steal = told.steal.max(stats.paused_ns / NS_PER_TICK);
     }
     told.clone()
 }
@@ -259,15 +261,16 @@ fn stat() -> String {
     let cpus = cpu_ticks();
     let sum = |part: fn(&CpuTicks) -> u64| cpus.iter().map(part).sum::<u64>();
     let mut text = format!(
-        "cpu  {} 0 {} {} 0 0 0 0 0 0\n",
+        "cpu  {} 0 {} {} 0 0 0 {} 0 0\n",
         sum(|cpu| cpu.busy.user),
         sum(|cpu| cpu.busy.system),
-        sum(|cpu| cpu.idle)
+        sum(|cpu| cpu.idle),
+        sum(|cpu| cpu.steal)
     );
-    for (index, CpuTicks { busy, idle }) in cpus.iter().enumerate().take(cpu::count()) {
+    for (index, CpuTicks { busy, idle, steal }) in cpus.iter().enumerate().take(cpu::count()) {
         let _ = writeln!(
             text,
-            "cpu{index} {} 0 {} {idle} 0 0 0 0 0 0",
+            "cpu{index} {} 0 {} {idle} 0 0 0 {steal} 0 0",
             busy.user, busy.system
         );
     }

@@ -6,8 +6,10 @@ use core::sync::atomic::Ordering;
 
 use ::task::{CpuId, Mutex, Once, now_ns};
 use abi::errno::Errno;
-use guard::PowerToken;
+use abi::layout::PAGE_SIZE;
+use fs::block::writeback;
 use guard::fpu::SegmentBases;
+use guard::{PowerToken, mem};
 use linux_raw_sys::general as sys;
 use psi::{Load, Work};
 use uapi::time::NS_PER_SEC;
@@ -142,13 +144,22 @@ pub fn sys_uname(task: &Task, to: UserAddr) -> SysResult {
     Ok(0)
 }
 
+/// Memory in use, in bytes, without pages of devices that are given back to whoever asks.
+#[must_use]
+pub fn used_bytes() -> u64 {
+    let stats = mem::stats();
+    let own = stats.total - stats.granted - stats.leaked;
+    let clean = writeback::memory_pages().saturating_sub(writeback::dirty_pages());
+    own.saturating_sub(stats.free).saturating_sub(clean) * PAGE_SIZE as u64
+}
+
 /// Load averages of 1, 5 and 15 minutes, in units of 2^-16.
 fn load_fixed_point() -> [u64; 3] {
     static LOAD: Mutex<Load> = Mutex::new(Load::new());
     let now = now_ns();
     let (mut work, mut waiting, mut crowded) = (Work::default(), 0, 0);
     for stats in (0..guard::cpu::most() as u32).map(|n| ::task::stats::cpu(CpuId(n))) {
-        work.busy_ns += stats.up_ns.saturating_sub(stats.idle_ns);
+        work.busy_ns += stats.busy_ns();
         work.stalled_ns += stats.stalled_ns;
         let queued = u64::from(stats.runnable.saturating_sub(1));
         waiting += queued;

@@ -12,6 +12,7 @@ use guard::context::Context;
 use guard::cpu::{self, CpuId, CpuLocal, MAX_CPUS};
 use guard::fpu::UserFpu;
 use guard::timer::now_ns;
+use guard::usage::CpuUsage;
 use ring::{CpuSet, WakeQueues};
 use topology::Topology;
 
@@ -50,6 +51,8 @@ pub(super) struct Cpu {
     pub(super) evicted: Cell<Option<&'static Slot>>,
     /// Time at which the current thread got the CPU.
     pub(super) running_since: Cell<u64>,
+    /// Time at which it stood still last, because the instance was paused.
+    pub(super) paused_since: Cell<u64>,
     /// Something changed: look for another thread at the next opportunity.
     pub(super) reschedule: Cell<bool>,
     pub(super) preempt_depth: Cell<u32>,
@@ -78,6 +81,7 @@ pub(super) static CPUS: CpuLocal<Cpu> = CpuLocal::new(|cpu| Cpu {
     overflow: RefCell::new(Fifo::new()),
     evicted: Cell::new(None),
     running_since: Cell::new(0),
+    paused_since: Cell::new(0),
     reschedule: Cell::new(false),
     preempt_depth: Cell::new(0),
     sleepers: RefCell::new(Vec::with_capacity(32)),
@@ -107,10 +111,6 @@ pub(super) struct Shared {
     /// An idle CPU that asks for work.
     pub(super) work_requester: AtomicU32,
     pub(super) started: AtomicBool,
-    /// Time at which it started, if it did.
-    pub(super) started_ns: AtomicU64,
-    /// Time that it was there before, if it has left since.
-    pub(super) earlier_ns: AtomicU64,
     /// Flag: no thread is sent here any more, and the CPU leaves as soon as it has none.
     pub(super) closed: AtomicBool,
     /// Number of the next CPU of the same core, going round: itself if the core has no other.
@@ -123,6 +123,8 @@ pub(super) struct Shared {
     /// Since when threads wait here for the CPU; 0 if none does. Written by the CPU itself.
     pub(super) stalled_since: AtomicU64,
     pub(super) counters: Counters,
+    /// Its times, and how often it switched.
+    pub(super) usage: &'static CpuUsage,
 }
 
 impl Shared {
@@ -154,7 +156,6 @@ pub(super) struct CacheAligned<T>(pub(super) T);
 /// Counters of a CPU, each changed by itself alone.
 #[derive(Default)]
 pub(super) struct Counters {
-    pub(super) switches: Counter,
     pub(super) wakes: Counter,
     pub(super) remote_wakes: Counter,
     pub(super) ipis: Counter,
@@ -162,7 +163,6 @@ pub(super) struct Counters {
     pub(super) steals: Counter,
     pub(super) polls: Counter,
     pub(super) sleeps: Counter,
-    pub(super) idle_ns: Counter,
     pub(super) stalled_ns: Counter,
 }
 
@@ -190,8 +190,6 @@ static SHARED: CpuLocal<Shared> = CpuLocal::new(|cpu| Shared {
     recheck: AtomicBool::new(false),
     work_requester: AtomicU32::new(ring::NIL),
     started: AtomicBool::new(false),
-    started_ns: AtomicU64::new(0),
-    earlier_ns: AtomicU64::new(0),
     closed: AtomicBool::new(false),
     sibling: AtomicU32::new(cpu.0),
     idle_slot: AtomicU32::new(ring::NIL),
@@ -199,6 +197,7 @@ static SHARED: CpuLocal<Shared> = CpuLocal::new(|cpu| Shared {
     running_since: AtomicU64::new(0),
     stalled_since: AtomicU64::new(0),
     counters: Counters::default(),
+    usage: guard::usage::of(cpu),
 });
 
 /// Notes which CPUs are siblings. The ring of a core's CPUs is closed at any moment, for who goes
@@ -321,6 +320,20 @@ impl Cpu {
             && self.evicted.get().is_none()
     }
 
+    /// The CPU is there, without a thread.
+    pub(super) fn open(&self) {
+        let now = now_ns();
+        self.note_running_since(now);
+        self.shared.usage.come(now);
+    }
+
+    /// Notes since when the current thread has the CPU.
+    #[inline]
+    pub(super) fn note_running_since(&self, since: u64) {
+        self.running_since.set(since);
+        self.shared.running_since.store(since, Ordering::Relaxed);
+    }
+
     /// The CPU, which has no thread any more, leaves: nothing of it is to be seen but its counters.
     pub(super) fn close(&self) {
         let (number, now) = (self.id.0 as usize, now_ns());
@@ -329,10 +342,6 @@ impl Cpu {
         LOADED.remove(number);
         self.loaded.set(false);
         self.timer_deadline.set(u64::MAX);
-        shared
-            .counters
-            .idle_ns
-            .add(now.saturating_sub(self.running_since.get()));
         self.running_since.set(now);
         shared.note_stall(false, now);
         shared.load.store(0, Ordering::Relaxed);
@@ -342,7 +351,6 @@ impl Cpu {
             .0
             .store(super::wake::SEND_IPI, Ordering::Relaxed);
         shared.started.store(false, Ordering::Relaxed);
-        let here = now.saturating_sub(shared.started_ns.swap(0, Ordering::Relaxed));
-        shared.earlier_ns.fetch_add(here, Ordering::Relaxed);
+        shared.usage.go(now);
     }
 }

@@ -4,7 +4,6 @@
 use core::sync::atomic::Ordering;
 
 use guard::cpu::{self, CpuId};
-use guard::timer::now_ns;
 
 use super::cpu::{CPUS, Cpu, LOADED, Shared, init_idle, is_active, shared};
 use super::switch::{SwitchReason, reschedule};
@@ -37,7 +36,7 @@ pub fn run_cpu() -> ! {
         init_idle();
     }
     let shared = shared(me);
-    shared.started_ns.store(now_ns(), Ordering::Relaxed);
+    cpu::without_irqs(|| CPUS.with(Cpu::open));
     shared.started.store(true, Ordering::Release);
     let watches = sleeps_by_mwait();
     loop {

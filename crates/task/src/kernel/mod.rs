@@ -9,6 +9,7 @@
 //! | `switch` | going from one thread to another |
 //! | `wake` | where a woken thread goes, and telling that CPU |
 //! | `idle` | CPUs without work: asking for some, polling, sleeping |
+//! | `pause` | what stands still when the instance is paused |
 //! | `sleep` | sleeping threads with a deadline, and the timer |
 //! | `thread` | the `Thread` handle, spawn, join |
 //! | `perturb` | a scheduler that makes rare orders frequent, for tests |
@@ -17,6 +18,7 @@
 
 mod cpu;
 mod idle;
+mod pause;
 mod perturb;
 mod pick_next;
 mod rt_bandwidth;
@@ -123,6 +125,7 @@ pub fn init(boot: &BootToken) {
     guard::irq::set_timer_handler(boot, sleep::on_timer);
     guard::irq::set_reschedule_handler(boot, switch::on_reschedule_ipi);
     guard::irq::set_irq_exit_hook(boot, switch::preempt_check);
+    guard::pause::set_handler(boot, pause::on_pause);
     guard::mem::set_low_memory_handler(boot, thread::on_low_memory);
     guard::trace::set_thread_source(boot, || cpu::current_slot().number());
 }

@@ -186,9 +186,12 @@ impl Cpu {
         let ran = now.saturating_sub(self.running_since.get());
         if core::ptr::eq(prev, self.idle()) {
             IDLE.remove(self.id.0 as usize);
-            self.shared.counters.idle_ns.add(ran);
+            self.shared.usage.end_idle(now);
             self.polling
                 .set(self.polling.get().update(ran <= idle::poll_ns()));
+        }
+        if core::ptr::eq(next, self.idle()) {
+            self.shared.usage.begin_idle(now);
         }
         self.set_current(next, now);
         next.set_cpu(self.id);
@@ -197,9 +200,8 @@ impl Cpu {
     /// Makes another thread the current one.
     #[inline]
     fn set_current(&self, next: &'static Slot, now: u64) {
-        self.running_since.set(now);
-        self.shared.running_since.store(now, Ordering::Relaxed);
-        self.shared.counters.switches.add(1);
+        self.note_running_since(now);
+        self.shared.usage.count_switch();
         self.current.set(Some(next));
     }
 

@@ -70,7 +70,7 @@ pub struct Thread {
     dead: AtomicBool,
     exit_waiters: WaitQueue,
     run_time: CpuTime,
-    /// Since when its program has the kernel at work, by the TSC; [`IN_USER`], or [`OFF_CPU`].
+    /// Since when the kernel is at work in it, by the TSC; [`IN_USER`], or [`OFF_CPU`].
     kernel_entry_tsc: AtomicU64,
     system_ns: AtomicU64,
     /// Average duration of sampled work, in nanoseconds; 0 before the first sample.
@@ -98,7 +98,8 @@ impl Thread {
             dead: AtomicBool::new(false),
             exit_waiters: WaitQueue::new(),
             run_time: CpuTime::default(),
-            kernel_entry_tsc: AtomicU64::new(IN_USER),
+            // What it does before its program begins is the kernel's, and all of a kernel thread.
+            kernel_entry_tsc: AtomicU64::new(OFF_CPU),
             system_ns: AtomicU64::new(0),
             sampled_ns: AtomicU64::new(0),
             switches: AtomicU64::new(0),
@@ -318,7 +319,7 @@ impl Thread {
                 },
                 Ordering::Relaxed,
             );
-            add(&self.system_ns, counted * (calls - 1));
+            self.add_system_ns(counted * (calls - 1));
         }
     }
 
@@ -329,11 +330,17 @@ impl Thread {
         let kernel_entry_tsc = self.kernel_entry_tsc.load(Ordering::Relaxed);
         if kernel_entry_tsc != IN_USER {
             self.kernel_entry_tsc.store(next, Ordering::Relaxed);
-            add(
-                &self.system_ns,
-                timer::ticks_to_ns(timer::tsc_unordered().saturating_sub(kernel_entry_tsc)),
-            );
+            self.add_system_ns(timer::ticks_to_ns(
+                timer::tsc_unordered().saturating_sub(kernel_entry_tsc),
+            ));
         }
+    }
+
+    /// Adds time of the kernel's to what the thread has had, and to what its CPU has done.
+    #[inline(always)]
+    fn add_system_ns(&self, ns: u64) {
+        add(&self.system_ns, ns);
+        guard::usage::add_system_ns(ns);
     }
 
     /// The part of its time between [`Self::begin_system_time`] and [`Self::end_system_time`], in
@@ -370,8 +377,14 @@ impl Thread {
     /// Ends the thread's CPU time at a time. Called by the CPU it ran on.
     #[inline(always)]
     pub(super) fn stop_cpu_clock(&self, now_ns: u64) {
-        self.run_time.end(now_ns);
         add(&self.switches, 1);
+        self.pause_cpu_clock(now_ns);
+    }
+
+    /// The same, of a thread that keeps its CPU, which stands still.
+    #[inline(always)]
+    pub(super) fn pause_cpu_clock(&self, now_ns: u64) {
+        self.run_time.end(now_ns);
         self.account_system_time(OFF_CPU);
     }
 

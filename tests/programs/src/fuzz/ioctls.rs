@@ -18,7 +18,9 @@ use crate::checked;
 /// Threads that make calls.
 const THREADS: u64 = 3;
 /// Sizes of the structures of the calls, by number from 1 on (`INFO` is 1).
-const SIZES: [u32; 16] = [120, 376, 48, 8, 304, 16, 8, 8, 8, 8, 16, 16, 8, 56, 32, 8];
+const SIZES: [u32; 20] = [
+    120, 376, 48, 8, 304, 16, 8, 8, 8, 8, 16, 16, 8, 56, 32, 8, 72, 136, 8, 8,
+];
 const INFO: u32 = 1;
 const CREATE: u32 = 2;
 const LOAD: u32 = 3;
@@ -28,6 +30,8 @@ const DESTROY: u32 = 10;
 const ATTACH: u32 = 11;
 const WAIT: u32 = 12;
 const EVENTS: u32 = 16;
+const RENAME: u32 = 17;
+const STATS: u32 = 18;
 const RESIZE: u32 = 14;
 const SETTLE: u32 = 15;
 /// Time limit for what was made to go.
@@ -257,6 +261,13 @@ fn fill(random: &mut Random, number: u32, argument: &mut Argument, spared: u32) 
                 8,
             );
         }
+        RENAME => {
+            put(4, random.pick(&[0, 1, 1, 2, u64::MAX]), 4);
+            let name = u64::from_ne_bytes(*b"hostile0") + (random.below(40) << 56);
+            put(8, name, 8);
+            put(16, 0, 8);
+        }
+        STATS => put(4, random.pick(&[0, 1, 2, u64::MAX]), 4),
         SETTLE => {
             put(4, random.below(3), 4);
             put(8, random.below(4), 8);

@@ -12,6 +12,7 @@ mod modules;
 mod mounts;
 mod observe;
 mod partitions;
+mod pause;
 mod perturbed;
 mod poison;
 mod programs;

@@ -9,7 +9,7 @@ use std::{fs, thread};
 use anyhow::{Context, Result, ensure};
 
 use super::json::{self, part};
-use super::resize;
+use super::{pause, resize};
 use crate::build;
 use crate::cleanup::Directory;
 use crate::test::batch::{self, Expect::Accepted, Judge, Step};
@@ -98,6 +98,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     let exact = batch::steps(EXACT, &[(free, all_free), (slow, same_lines)])?;
     steps.extend(exact.into_iter().map(|step| step.limit(240)));
     steps.extend(resize::steps()?);
+    steps.extend(pause::steps()?);
     for cases in [RESTART, APPLY] {
         let more = batch::steps(cases, &[])?;
         steps.extend(more.into_iter().map(|step| step.limit(120)));
