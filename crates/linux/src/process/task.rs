@@ -576,6 +576,13 @@ impl Task {
         self.fs.lock().lookup_context(cred)
     }
 
+    /// Gives the task another root, working directory and mask.
+    pub(crate) fn replace_fs(&self, fs: Arc<FsStruct>) {
+        // The old ones are dropped without the lock.
+        let old = core::mem::replace(&mut *self.fs.lock(), fs);
+        drop(old);
+    }
+
     /// Gives the task a working directory of its own, a copy of one that it shares with others.
     pub(crate) fn unshare_fs(&self) {
         let copy = self.fs().fork();

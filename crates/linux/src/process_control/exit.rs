@@ -40,11 +40,21 @@ pub(crate) fn do_exit(task: &Arc<Task>) {
         process.tasks_changed.notify_all(&tasks);
         tasks.is_empty()
     };
+    exit_fs(task);
     if task.is_ptraced() {
         ptrace::on_tracee_exit(task, exit_status(task));
     }
     if last {
         exit_process(&process);
+    }
+}
+
+/// Lets go of the thread's root and working directory: who has waited for the process may unmount
+/// them, though the thread itself is there a little longer. It has those of process 1 instead, and
+/// nobody finds it any more to look.
+fn exit_fs(task: &Task) {
+    if let Some(fs) = process_table::find(Pid::INIT).and_then(|init| init.fs()) {
+        task.replace_fs(fs);
     }
 }
 
