@@ -149,7 +149,8 @@ pub fn sys_uname(task: &Task, to: UserAddr) -> SysResult {
 pub fn used_bytes() -> u64 {
     let stats = mem::stats();
     let own = stats.total - stats.granted - stats.leaked;
-    let clean = writeback::memory_pages().saturating_sub(writeback::dirty_pages());
+    let cached = writeback::device_pages() + writeback::file_pages();
+    let clean = cached.saturating_sub(writeback::dirty_pages());
     own.saturating_sub(stats.free).saturating_sub(clean) * PAGE_SIZE as u64
 }
 
