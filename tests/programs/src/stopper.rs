@@ -105,8 +105,8 @@ fn threads(process: i32, prefix: &str) -> Vec<i32> {
 }
 
 /// Waits for the end of a thread that this program traces. Who traces a thread has to: until then
-/// the thread stays, and with it its whole process, for whose end the parent waits in vain (a run of
-/// all tests did, for a machine that was killed while one of its processors was held).
+/// the thread stays, and with it its whole process, for whose end the parent waits in vain: a run
+/// of all tests did, for a machine that was killed while one of its processors was held.
 fn reap(thread: i32) {
     let mut status = 0;
     loop {
