@@ -103,7 +103,7 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
     }
 
     devices::init(&boot);
-    drivers::virtio_pci::probe();
+    drivers::virtio_pci::probe(linux::network_host());
 
     if let Err(error) = node::init(&boot) {
         log::error!("no instances can be made: {error}");

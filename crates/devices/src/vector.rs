@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use guard::BootToken;
 use guard::cpu::{self, CpuId, MAX_CPUS};
@@ -19,6 +19,15 @@ use crate::claim::Claim;
 struct Slot {
     is_taken: AtomicBool,
     event: Event,
+    /// The slot of the same CPU whose event is set after this one's: its number and one, or 0.
+    also: AtomicUsize,
+}
+
+impl Slot {
+    fn other<'a>(&self, slots: &'a [Self]) -> Option<&'a Self> {
+        let index = self.also.load(Ordering::Acquire).checked_sub(1)?;
+        slots.get(index)
+    }
 }
 
 /// The vectors of each CPU that ever had one: never freed, for the handler looks here.
@@ -33,10 +42,16 @@ pub fn init(token: &BootToken) {
 fn on_interrupt(vector: u8) -> bool {
     let slots = SLOTS[cpu::current().0 as usize].get();
     let index = usize::from(vector - FIRST_DEVICE_VECTOR);
-    let Some(slot) = slots.and_then(|slots| slots.get(index)) else {
+    let Some(slots) = slots else {
+        return false;
+    };
+    let Some(slot) = slots.get(index) else {
         return false;
     };
     slot.event.set();
+    if let Some(other) = slot.other(slots) {
+        other.event.set();
+    }
     // A message that was on its way when the vector was given up wakes nobody.
     slot.is_taken.load(Ordering::Acquire)
 }
@@ -51,6 +66,7 @@ pub struct NoVector;
 #[derive(Debug)]
 pub struct Vector {
     slot: &'static Slot,
+    cpu: CpuId,
     entry: u16,
     claim: Arc<Claim>,
 }
@@ -69,6 +85,7 @@ fn take(cpu: CpuId) -> Option<(u8, &'static Slot)> {
     let taken = slots.find(|(_, slot)| !slot.is_taken.swap(true, Ordering::AcqRel));
     taken.inspect(|(_, slot)| {
         // What came for who had it before.
+        slot.also.store(0, Ordering::Release);
         slot.event.try_wait();
     })
 }
@@ -134,6 +151,7 @@ impl Claim {
         write_entry(table, entry, Some(message));
         Ok(Vector {
             slot,
+            cpu,
             entry,
             claim: self.clone(),
         })
@@ -152,6 +170,25 @@ impl Vector {
     #[must_use]
     pub fn event(&self) -> &Event {
         &self.slot.event
+    }
+
+    /// Has the interrupt set the event of another vector of the same CPU, too, after its own: the
+    /// thread that waits there looks at both. It goes on as long as this vector is there, whoever
+    /// has the other one.
+    ///
+    /// # Errors
+    /// [`NoVector`] if the other one is of another CPU.
+    pub fn also_wake(&self, other: &Self) -> Result<(), NoVector> {
+        if self.cpu != other.cpu {
+            return Err(NoVector);
+        }
+        let slots = SLOTS[self.cpu.0 as usize].get().ok_or(NoVector)?;
+        let mut numbers = (1..).zip(slots);
+        let (number, _) = numbers
+            .find(|(_, slot)| core::ptr::eq(*slot, other.slot))
+            .ok_or(NoVector)?;
+        self.slot.also.store(number, Ordering::Release);
+        Ok(())
     }
 }
 

@@ -1,10 +1,12 @@
 //! Virtio devices of the machine: finding them, and what their drivers have of it.
 
 mod disk;
+mod net;
 
 use alloc::string::String;
 use alloc::sync::Arc;
 
+use ::net::inet::Host;
 use devices::{Claim, DmaMemory, PciDevice, Vector};
 use task::{Deadline, Event};
 use virtio::pci::{Function, Pci};
@@ -16,10 +18,45 @@ use crate::virtio_parts::Interrupt;
 const QUICK_LOOKS: u32 = 64;
 const LOOK_NS: u64 = 1_000_000;
 
-/// Finds the machine's virtio devices and starts their drivers. A device that cannot be used costs
-/// a line in the log.
-pub fn probe() {
+/// Time that the start of the system waits for devices of a kind.
+const START_NS: u64 = 20_000_000_000;
+
+/// Finds the machine's virtio devices and starts their drivers; network cards become interfaces of
+/// the host. A device that cannot be used costs a line in the log, and one that does not answer a
+/// while: the start of the system waits for it no longer than that.
+pub fn probe(host: &Arc<Host>) {
     disk::probe();
+    net::probe(host);
+}
+
+/// Starts the devices of a kind, in the order of their addresses, in a thread, and waits for that a
+/// bounded time. `start` is given the number of those that were started before.
+fn start_devices(
+    kind: u16,
+    what: &'static str,
+    done: &'static Event,
+    start: impl Fn(&'static PciDevice, u32) -> Result<(), String> + Send + 'static,
+) {
+    if devices_of(kind).next().is_none() {
+        return;
+    }
+    let start_all = move || {
+        let mut started = 0;
+        for device in devices_of(kind) {
+            match start(device, started) {
+                Ok(()) => started += 1,
+                Err(error) => {
+                    log::error!("{what}: {}: {error}", device.function().address);
+                }
+            }
+        }
+        done.set();
+    };
+    if task::spawn(what, None, start_all).is_err() {
+        log::error!("{what}: no memory to look at them");
+    } else if !done.wait_until(Deadline::after_ns(START_NS)) {
+        log::error!("{what}: one does not answer: the system starts without it");
+    }
 }
 
 /// The machine's devices of a kind (virtio 1.3, section 5), in the order of their addresses.
@@ -31,9 +68,9 @@ fn devices_of(kind: u16) -> impl Iterator<Item = &'static PciDevice> {
 }
 
 /// A claimed device that was reset, and may reach memory and send messages from here on.
-fn open(claim: &Arc<Claim>) -> Result<Pci<Board>, String> {
+fn open(claim: &Arc<Claim>, messages: Messages) -> Result<Pci<Board>, String> {
     let claim = claim.clone();
-    let transport = Pci::new(Board { claim }).map_err(|error| text(&error))?;
+    let transport = Pci::new(Board { claim, messages }).map_err(|error| text(&error))?;
     // What firmware has told it of ends before it may reach memory.
     transport.reset().map_err(|error| text(&error))?;
     transport.function().claim.start();
@@ -51,9 +88,19 @@ fn text(error: &dyn core::fmt::Display) -> String {
     alloc::format!("{error}")
 }
 
+/// Assignment of a function's interrupt messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Messages {
+    /// A message for each queue, by its number, and none for the configuration.
+    Queues,
+    /// Message 0 for all queues, and message 1 for the configuration.
+    Shared,
+}
+
 /// A function of the machine, as the transport wants it.
 struct Board {
     claim: Arc<Claim>,
+    messages: Messages,
 }
 
 struct Registers(devices::Registers);
@@ -99,11 +146,14 @@ impl Function for Board {
     }
 
     fn message_of(&self, queue: u16) -> u16 {
-        queue
+        match self.messages {
+            Messages::Queues => queue,
+            Messages::Shared => 0,
+        }
     }
 
     fn message_of_config(&self) -> Option<u16> {
-        None
+        (self.messages == Messages::Shared).then_some(1)
     }
 
     fn force_reset(&self) -> bool {

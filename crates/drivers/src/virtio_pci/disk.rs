@@ -12,13 +12,13 @@ use fs::DeviceId;
 use fs::block::{Disk, DiskDriver, DiskNumbers, DiskOpener, Protection};
 use fs::ioctl::IoctlRequest;
 use guard::cpu::{self, CpuId};
-use task::{Deadline, Event};
+use task::Event;
 use virtio::pci::Pci;
 use virtqueue::Address;
 use vm::Page;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::{Board, QueueMemory, devices_of, open, queue_memory, text};
+use super::{Board, Messages, QueueMemory, open, queue_memory, start_devices, text};
 use crate::virtio_blk::{DiskParts, Lent, VirtioDisk};
 use crate::virtio_parts::Parts;
 
@@ -27,8 +27,6 @@ const KIND: u16 = 2;
 /// Major number of virtio disks, and minor numbers of each: what Debian's kernel gives them.
 const MAJOR: u32 = 254;
 const MINORS: u32 = 16;
-/// Time that the start of the system waits for disks.
-const START_NS: u64 = 20_000_000_000;
 
 impl Lent for DmaPage {
     fn lend(page: &Page) -> Self {
@@ -123,32 +121,10 @@ impl DiskDriver for DiskOfMachine {
     fn closed(&self, _: &PageCache) {}
 }
 
-/// Finds disks and makes them known. One that cannot be used costs a line in the log, and one that
-/// does not answer a while: the start of the system waits for it no longer than that.
+/// Finds disks and makes them known.
 pub fn probe() {
     static DONE: Event = Event::new();
-    if devices_of(KIND).next().is_none() {
-        return;
-    }
-    let find = || {
-        start_disks();
-        DONE.set();
-    };
-    if task::spawn("disks", None, find).is_err() {
-        log::error!("no memory to look at disks");
-    } else if !DONE.wait_until(Deadline::after_ns(START_NS)) {
-        log::error!("a disk does not answer: the system starts without it");
-    }
-}
-
-fn start_disks() {
-    let mut disks = 0;
-    for device in devices_of(KIND) {
-        match start_disk(device, disks) {
-            Ok(()) => disks += 1,
-            Err(error) => log::error!("virtio disk {}: {error}", device.function().address),
-        }
-    }
+    start_devices(KIND, "virtio disks", &DONE, start_disk);
 }
 
 /// Name of a disk: `vda` to `vdz`, `vdaa` and so on.
@@ -176,7 +152,7 @@ fn start_disk(device: &'static PciDevice, index: u32) -> Result<(), String> {
     if vectors.is_empty() {
         return Err("it has no interrupt messages".into());
     }
-    let transport = open(&claim)?;
+    let transport = open(&claim, Messages::Queues)?;
     let memory = |bytes: u64| queue_memory(&claim, bytes);
     let name = disk_name(index);
     let disk = VirtioDisk::<Machine>::start(name.clone(), transport, vectors, memory)

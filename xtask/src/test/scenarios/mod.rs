@@ -28,6 +28,7 @@ mod stress;
 mod terminal;
 mod topology;
 mod tracing;
+mod wire;
 
 pub use diff::{fixed_programs, is_steady};
 
@@ -141,6 +142,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/disk",
             place: AnyMachine,
             run: disk::run,
+        },
+        Test {
+            name: "machine/wire",
+            place: AnyMachine,
+            run: wire::run,
         },
         Test {
             name: "machine/stress-ng",

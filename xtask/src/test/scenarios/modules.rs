@@ -16,7 +16,8 @@ const COMMON: [&str; 5] = [
 ];
 
 /// The modules for all virtio devices and then `own`, of this Linux, as `/modules/N.ko` in the
-/// order in which they are loaded; a hundred of them at most, so that names sort as their numbers do.
+/// order in which they are loaded; a hundred of them at most, so that names sort as their numbers
+/// do.
 pub fn of(image: &Path, own: &[&str]) -> Result<Vec<Addition>> {
     let name = image.file_name().and_then(|name| name.to_str());
     let version = name.and_then(|name| name.strip_prefix("vmlinuz-"));

@@ -1,0 +1,71 @@
+//! A virtio network card on a wire whose other end is the test, and one on QEMU's own network.
+
+mod peer;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use peer::Peer;
+
+use super::modules;
+use crate::cleanup::Directory;
+use crate::test::batch;
+use crate::test::{Check, Setting};
+use crate::vm::Kernel;
+
+const CASES: &str = include_str!("../../../../tests/cases/wire.cases");
+
+/// Modules of a Debian kernel that virtio network cards need beside those of all virtio devices.
+const MODULES: [&str; 3] = [
+    "net/core/failover",
+    "drivers/net/net_failover",
+    "drivers/net/virtio_net",
+];
+
+/// A wire whose ends are sockets of datagrams, each of which is a frame.
+fn wire(machine: &Path, peer: &Path) -> OsString {
+    let (machine, peer) = (machine.display(), peer.display());
+    format!("dgram,local.type=unix,local.path={machine},remote.type=unix,remote.path={peer}").into()
+}
+
+pub fn run(setting: &Setting) -> Result<Vec<Check>> {
+    let directory = Directory::create().context("cannot make a temporary directory")?;
+    let (own, theirs) = (directory.join("peer"), directory.join("machine"));
+    let mut machine = setting.machine("all");
+    machine.timeout = Some(Duration::from_secs(120));
+    machine.hardware.networks = vec!["user".into(), wire(&theirs, &own)];
+    if let Kernel::Linux(image) = &machine.kernel {
+        machine.additions.extend(modules::of(image, &MODULES)?);
+    }
+    let mut steps = batch::steps(CASES, &[])?;
+    for step in &mut steps {
+        step.limit = 60;
+    }
+    let is_over = AtomicBool::new(false);
+    let peer = Peer::new(&own, &is_over)?;
+    let (checks, seen) = thread::scope(|scope| {
+        let peer = scope.spawn(|| peer.run(&theirs));
+        let checks = batch::run(machine, &steps);
+        is_over.store(true, Ordering::Relaxed);
+        let seen = peer
+            .join()
+            .unwrap_or_else(|_| Err(anyhow!("the peer panicked")));
+        (checks, seen)
+    });
+    let mut checks = checks?;
+    let seen = seen.map(|seen| {
+        format!(
+            "{} answers, among {} frames of nonsense",
+            seen.answers, seen.nonsense
+        )
+    });
+    checks.push(Check::new(
+        "the host on the wire has its echoes, also after frames of nonsense",
+        seen,
+    ));
+    Ok(checks)
+}
