@@ -61,7 +61,7 @@ enum Due {
 
 struct Contents {
     pages: BTreeMap<u64, Cached>,
-    /// Where they are counted.
+    /// Counter of these pages.
     counter: &'static AtomicU64,
     errors: ErrorSequence,
     /// Place at which the next search for pages to give back begins.

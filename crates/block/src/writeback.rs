@@ -32,7 +32,7 @@ static CACHES: Mutex<Vec<Weak<dyn CacheOwner>>> = Mutex::new(Vec::new());
 pub(crate) static DEVICE_PAGES: AtomicU64 = AtomicU64::new(0);
 /// Pages in caches of files on disks.
 pub(crate) static FILE_PAGES: AtomicU64 = AtomicU64::new(0);
-/// How many of both are not as on their device.
+/// Number of cached pages, of devices and of files, that are not as on their device.
 static DIRTY: AtomicU64 = AtomicU64::new(0);
 /// File systems with changes, beside those of pages, that are not on their device yet.
 static CHANGED: AtomicU64 = AtomicU64::new(0);

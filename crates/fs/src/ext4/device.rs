@@ -96,7 +96,7 @@ impl DiskDevice {
         self.write_pages(offset, len, &buffer[..1])
     }
 
-    /// Where the disk's blocks begin and end that hold a range.
+    /// Bounds of the disk's blocks that hold a range.
     fn around(&self, offset: u64, len: usize) -> (u64, u64) {
         let block = u64::from(self.claim.disk().device().limits().logical_block);
         let start = offset - offset % block;

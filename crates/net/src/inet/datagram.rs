@@ -16,7 +16,7 @@ pub enum PathMtuDiscovery {
     Always = 2,
     /// Packets that do not fit the interface are refused, whatever ICMP says.
     Probe = 3,
-    /// As [`Self::Probe`], but routers may cut packets.
+    /// Packets as long as the interface carries, as with [`Self::Probe`], but routers may cut them.
     Interface = 4,
     /// Packets that do not fit the interface are cut, whatever ICMP says.
     Omit = 5,

@@ -69,7 +69,7 @@ pub struct InterfaceAddress {
     pub peer: Option<Ipv4Addr>,
     /// The address of everybody in the network, if it was set.
     pub broadcast: Option<Ipv4Addr>,
-    /// How far the address is known (`RT_SCOPE_*`).
+    /// Scope in which the address is known (`RT_SCOPE_*`).
     pub scope: u8,
 }
 

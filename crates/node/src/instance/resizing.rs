@@ -114,7 +114,7 @@ pub(crate) struct Wanted {
     pub memory: Option<u64>,
 }
 
-/// How far a change is carried out.
+/// Extent to which a change is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// Only said whether that could be done at this moment.

@@ -123,7 +123,7 @@ pub(super) struct Shared {
     /// Since when threads wait here for the CPU; 0 if none does. Written by the CPU itself.
     pub(super) stalled_since: AtomicU64,
     pub(super) counters: Counters,
-    /// Its times, and how often it switched.
+    /// Times of the CPU, and its number of switches.
     pub(super) usage: &'static CpuUsage,
 }
 
