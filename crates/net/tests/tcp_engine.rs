@@ -52,13 +52,13 @@ impl Interfaces for Wire {
             mtu: 1500,
             queue_len: 1000,
             hardware_address: Some([2, 0, 0, 0, 0, 1]),
-            addresses: vec![InterfaceAddress {
+            addresses: Arc::new(vec![InterfaceAddress {
                 ip: Self::HOST.into(),
                 prefix_len: 24,
                 peer: None,
                 broadcast: None,
                 scope: 0,
-            }],
+            }]),
             received: Traffic::default(),
             sent: Traffic::default(),
         }]

@@ -1,6 +1,7 @@
 //! The loop: the network that every instance has, and that reaches nobody else. It carries no
 //! packets: a connection is a pair of queues, a datagram goes into its receiver's queue at once.
 
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -56,10 +57,10 @@ impl Interfaces for Loopback {
             mtu: Self::MTU,
             queue_len: 1000,
             hardware_address: Some([0; 6]),
-            addresses: vec![
+            addresses: Arc::new(vec![
                 own(Ipv4Addr::LOCALHOST.into(), 8),
                 own(Ipv6Addr::LOCALHOST.into(), 128),
-            ],
+            ]),
             received: Traffic::default(),
             sent: Traffic::default(),
         }]

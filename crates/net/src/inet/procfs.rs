@@ -324,7 +324,7 @@ pub fn if_inet6(stack: &InetStack) -> String {
     const PERMANENT: u8 = 0x80;
     let mut text = String::new();
     for interface in stack.core.interfaces() {
-        for known in &interface.addresses {
+        for known in interface.addresses.iter() {
             if let IpAddr::V6(ip) = known.ip {
                 let prefix = known.prefix_len;
                 let scope = if ip.is_loopback() { HOST } else { 0 };

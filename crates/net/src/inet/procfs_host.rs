@@ -76,7 +76,7 @@ pub fn ipv6_route(stack: &InetStack) -> String {
     const LOCAL: u32 = 0x8020_0001;
     let mut text = String::new();
     for interface in stack.core.interfaces() {
-        for known in &interface.addresses {
+        for known in interface.addresses.iter() {
             if let IpAddr::V6(ip) = known.ip {
                 let (ip, prefix) = (u128::from(ip), known.prefix_len);
                 let name = interface.name;

@@ -92,7 +92,7 @@ impl InetStack {
     /// The route to an address.
     ///
     /// # Errors
-    /// Those of [`Network::route`].
+    /// `ENETUNREACH`, `EHOSTUNREACH` and the others of [`Network::route`].
     pub(crate) fn route(&self, to: IpAddr) -> Result<Route> {
         self.network.route(to, 0)
     }
@@ -100,7 +100,7 @@ impl InetStack {
     /// The route to an address for a socket with some options (`SO_BINDTODEVICE`).
     ///
     /// # Errors
-    /// Those of [`Network::route`].
+    /// `ENETUNREACH`, `EHOSTUNREACH` and the others of [`Network::route`].
     pub(super) fn route_for(&self, options: &SocketOptions, to: IpAddr) -> Result<Route> {
         let via = if to.is_loopback() {
             0
@@ -113,7 +113,7 @@ impl InetStack {
     /// The route to a group by an interface with the address `source`, which was chosen for it.
     ///
     /// # Errors
-    /// Those of [`Network::route`].
+    /// `ENETUNREACH`, `EHOSTUNREACH` and the others of [`Network::route`].
     pub(super) fn route_by(&self, group: IpAddr, source: IpAddr, interface: u32) -> Result<Route> {
         if interface == Loopback::INDEX {
             return self.route(source);

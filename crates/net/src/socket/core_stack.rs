@@ -87,7 +87,7 @@ impl CoreStack {
                     mtu: 65_536,
                     queue_len: 0,
                     hardware_address: Some([0; 6]),
-                    addresses: Vec::new(),
+                    addresses: Arc::default(),
                     received: Traffic::default(),
                     sent: Traffic::default(),
                 }]

@@ -1,5 +1,6 @@
 //! Network interfaces, as whatever lists them sees them.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{self, Debug, Display, Formatter};
 use core::net::{IpAddr, Ipv4Addr};
@@ -112,8 +113,8 @@ pub struct Interface {
     pub queue_len: u32,
     /// The hardware's address; `None` if frames have no header of the link.
     pub hardware_address: Option<[u8; 6]>,
-    /// The interface's addresses.
-    pub addresses: Vec<InterfaceAddress>,
+    /// The interface's addresses, shared by the copies of it that each received frame takes.
+    pub addresses: Arc<Vec<InterfaceAddress>>,
     /// Traffic that was received.
     pub received: Traffic,
     /// Traffic that was sent.

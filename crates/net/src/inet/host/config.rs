@@ -253,7 +253,7 @@ impl Host {
         self.with_state(|state, work| {
             let interface = state.interfaces.get_mut(index)?;
             let is_up = interface.is_up();
-            let addresses = &mut interface.shown.addresses;
+            let addresses = Arc::make_mut(&mut interface.shown.addresses);
             let is_same = |known: &InterfaceAddress| {
                 (known.ip, known.prefix_len, known.peer)
                     == (address.ip, address.prefix_len, address.peer)
@@ -283,7 +283,8 @@ impl Host {
     pub fn remove_address(&self, index: u32, ip: Ipv4Addr, prefix_len: Option<u8>) -> Result<()> {
         check_changeable(index)?;
         self.with_state(|state, work| {
-            let addresses = &mut state.interfaces.get_mut(index)?.shown.addresses;
+            let interface = state.interfaces.get_mut(index)?;
+            let addresses = Arc::make_mut(&mut interface.shown.addresses);
             let is_meant = |known: &InterfaceAddress| {
                 known.ip == IpAddr::V4(ip) && prefix_len.is_none_or(|len| len == known.prefix_len)
             };

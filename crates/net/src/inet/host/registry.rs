@@ -139,7 +139,7 @@ impl Registry {
                 mtu: new.mtu,
                 queue_len: new.queue_len,
                 hardware_address,
-                addresses: Vec::new(),
+                addresses: Arc::default(),
                 received: Traffic::default(),
                 sent: Traffic::default(),
             },
