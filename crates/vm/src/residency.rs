@@ -6,7 +6,7 @@ use core::ops::Range;
 #[cfg(not(target_os = "none"))]
 use crate::space::VmaInfo;
 use crate::space::{AddressSpace, ResidentBytes};
-use crate::vma::{Vma, VmaFlags};
+use crate::vma::{MappedObject, Vma, VmaFlags};
 use crate::{PAGE_SIZE, Page, USER_END, zero_page};
 
 /// Bytes of one mapping that are in memory, by what is known of the pages. The page of zeros is
@@ -17,6 +17,10 @@ pub struct Residency {
     pub resident: usize,
     /// The mapping's share: of a page that several mappings show, its part.
     pub pss: usize,
+    /// The share of pages that were written to.
+    pub pss_dirty: usize,
+    /// The share by kind of pages.
+    pub pss_by_kind: ResidentByKind,
     /// Shown by others too, or kept by a file.
     pub shared: usize,
     /// Of those, written to.
@@ -38,6 +42,10 @@ impl Residency {
     pub fn add(&mut self, other: &Self) {
         self.resident += other.resident;
         self.pss += other.pss;
+        self.pss_dirty += other.pss_dirty;
+        self.pss_by_kind.anonymous += other.pss_by_kind.anonymous;
+        self.pss_by_kind.file += other.pss_by_kind.file;
+        self.pss_by_kind.shared += other.pss_by_kind.shared;
         self.shared += other.shared;
         self.shared_dirty += other.shared_dirty;
         self.private_dirty += other.private_dirty;
@@ -232,13 +240,25 @@ impl AddressSpace {
                 .max(1) as usize;
             let dirty = noted.dirty;
             sum.resident += PAGE_SIZE;
-            sum.pss += PAGE_SIZE / mappings;
+            let share = PAGE_SIZE / mappings;
+            let anonymous = !object || (!area.is_shared() && dirty);
+            let is_file = |source: &MappedObject| source.object.is_file();
+            sum.pss += share;
+            sum.pss_dirty += share * usize::from(dirty);
+            let of_kind = if anonymous {
+                &mut sum.pss_by_kind.anonymous
+            } else if area.mapped.as_ref().is_some_and(is_file) {
+                &mut sum.pss_by_kind.file
+            } else {
+                &mut sum.pss_by_kind.shared
+            };
+            *of_kind += share;
             sum.referenced += PAGE_SIZE * usize::from(noted.accessed);
             let shared = area.is_shared() || mappings > 1;
             sum.shared += PAGE_SIZE * usize::from(shared);
             sum.shared_dirty += PAGE_SIZE * usize::from(shared && dirty);
             sum.private_dirty += PAGE_SIZE * usize::from(!shared && dirty);
-            sum.anonymous += PAGE_SIZE * usize::from(!object || (!area.is_shared() && dirty));
+            sum.anonymous += PAGE_SIZE * usize::from(anonymous);
             sum.large += PAGE_SIZE * usize::from(noted.large);
             sum.locked += PAGE_SIZE * usize::from(area.flags.contains(VmaFlags::LOCKED));
         });

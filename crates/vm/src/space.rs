@@ -55,6 +55,11 @@ pub struct VmaInfo {
     pub prot: Prot,
     /// Whether it is shared.
     pub shared: bool,
+    /// Whether the program may make it writable, which it may not of a shared file that it has open
+    /// for reading only.
+    pub may_write: bool,
+    /// Flags of the area besides its protection.
+    pub flags: VmaFlags,
     /// Offset in the object, bytes.
     pub offset: u64,
     /// Device number of the file, encoded; 0 without one.
@@ -853,6 +858,8 @@ impl AddressSpace {
                 range: start..area.end,
                 prot: area.prot,
                 shared: area.is_shared(),
+                may_write: !area.is_shared() || source.is_none_or(|s| s.object.writable),
+                flags: area.flags,
                 offset: source.map_or(0, |s| s.page_offset * PAGE_SIZE as u64),
                 dev: source.map_or(0, |s| s.object.dev),
                 ino: source.map_or(0, |s| s.object.ino),

@@ -26,6 +26,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("proc-children", children),
     ("proc-small-files", small_files),
     ("proc-low-layout", low_layout),
+    ("proc-sum-of-areas", sum_of_areas),
 ];
 
 const PAGE: usize = 4096;
@@ -520,4 +521,60 @@ fn low_layout() -> Result<()> {
         );
         Ok(())
     })
+}
+
+/// The first line of `smaps_rollup` has its name where the lines of `maps` have theirs, also of a
+/// process without any memory.
+fn sum_of_areas() -> Result<()> {
+    let check = |of: &str, range: &str| {
+        let sum = fs::read_to_string(format!("/proc/{of}/smaps_rollup"))?;
+        let line = sum.lines().next().context("no line")?.to_owned();
+        let expected = format!("{:<73}[rollup]", format!("{range} ---p 00000000 00:00 0"));
+        ensure!(line == expected, "{line:?}, not {expected:?}");
+        field_of(&sum, "Rss")
+    };
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let bounds = |line: Option<&str>| {
+        let range = line?.split(' ').next()?;
+        range
+            .split_once('-')
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+    };
+    let below_the_kernel = |line: &&str| !line.starts_with('f');
+    let lines = || maps.lines().filter(below_the_kernel);
+    let (start, _) = bounds(lines().next()).context("no first area")?;
+    let (_, end) = bounds(lines().next_back()).context("no last area")?;
+    ensure!(check("self", &format!("{start}-{end}"))? > 0, "nothing");
+    // SAFETY: the child makes two calls and is stopped by the fault that follows.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: nothing of the child's is used any more.
+        unsafe {
+            libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+            libc::syscall(libc::SYS_munmap, 0usize, (1usize << 47) - PAGE);
+            libc::_exit(1);
+        }
+    }
+    let mut status = 0;
+    // SAFETY: the word is valid.
+    checked(unsafe { libc::waitpid(child, &mut status, 0) })?;
+    ensure!(libc::WIFSTOPPED(status), "the child ended: {status:#x}");
+    let of = child.to_string();
+    let seen = check(&of, "00000000-00000000").and_then(|rss| {
+        ensure!(rss == 0, "{rss} KiB of nothing");
+        for name in ["maps", "smaps"] {
+            let got = fs::read_to_string(format!("/proc/{of}/{name}"))?;
+            let own: String = got.lines().filter(below_the_kernel).collect();
+            ensure!(own.is_empty(), "{name}: {got:?}");
+        }
+        let sizes = fs::read_to_string(format!("/proc/{of}/statm"))?;
+        ensure!(sizes.starts_with("0 0 0 "), "{sizes:?}");
+        Ok(())
+    });
+    // SAFETY: the child is this check's.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, &mut status, 0);
+    }
+    seen
 }

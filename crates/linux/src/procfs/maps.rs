@@ -8,7 +8,7 @@ use core::ops::Range;
 
 use abi::errno::Errno;
 use fallible::Text;
-use vm::{AddressSpace, PAGE_SIZE, Prot, Residency, SpaceStats, VmaInfo};
+use vm::{AddressSpace, PAGE_SIZE, Prot, Residency, SpaceStats, VmaFlags, VmaInfo};
 
 use crate::process::Process;
 
@@ -30,14 +30,21 @@ fn line(area: &VmaInfo) -> String {
         area.ino,
     );
     if !area.name.is_empty() {
-        // Names begin in column 73.
-        while line.len() < 73 {
-            line.push(' ');
-        }
-        line.push_str(&String::from_utf8_lossy(&area.name));
+        push_name(&mut line, &String::from_utf8_lossy(&area.name));
     }
     line.push('\n');
     line
+}
+
+/// Column in which names begin, if what comes before is not longer.
+const NAME_COLUMN: usize = 73;
+
+/// Adds a name to a line, in the column of names.
+fn push_name(line: &mut String, name: &str) {
+    while line.len() < NAME_COLUMN {
+        line.push(' ');
+    }
+    line.push_str(name);
 }
 
 /// Areas that are described at a time.
@@ -71,12 +78,15 @@ pub(super) fn maps(space: &AddressSpace) -> Result<String, Errno> {
     text_of_areas(space, |text, area| text.write_str(&line(area)))
 }
 
-/// The lines that `smaps` and its sum have in common.
-fn amounts(sum: &Residency) -> String {
+/// The lines that `smaps` and its sum have in common, with `more` behind the first.
+fn amounts(sum: &Residency, more: &[(&str, usize)]) -> String {
     let private = sum.resident - sum.shared;
-    let rows = [
+    let first = [
         ("Rss", sum.resident),
         ("Pss", sum.pss),
+        ("Pss_Dirty", sum.pss_dirty),
+    ];
+    let rows = [
         ("Shared_Clean", sum.shared - sum.shared_dirty),
         ("Shared_Dirty", sum.shared_dirty),
         ("Private_Clean", private - sum.private_dirty),
@@ -93,7 +103,8 @@ fn amounts(sum: &Residency) -> String {
         ("SwapPss", 0),
         ("Locked", sum.locked),
     ];
-    rows.iter().fold(String::new(), |mut text, row| {
+    let rows = first.iter().chain(more).chain(&rows);
+    rows.fold(String::new(), |mut text, row| {
         // Writing to a string does not fail.
         let _ = push(&mut text, *row);
         text
@@ -111,9 +122,36 @@ pub(super) fn smaps(space: &AddressSpace) -> Result<String, Errno> {
         push(text, ("Size", area.range.len()))?;
         push(text, ("KernelPageSize", PAGE_SIZE))?;
         push(text, ("MMUPageSize", PAGE_SIZE))?;
-        text.write_str(&amounts(&space.residency_of(&area.range)))?;
-        writeln!(text, "THPeligible:    {:>8}", u8::from(area.large))
+        text.write_str(&amounts(&space.residency_of(&area.range), &[]))?;
+        writeln!(text, "THPeligible:    {}", u8::from(area.large))?;
+        push_flags(text, area)
     })
+}
+
+/// Adds the line `VmFlags` of `smaps`, of flags in the order of their bits on Linux.
+fn push_flags(text: &mut impl Write, area: &VmaInfo) -> fmt::Result {
+    let names = [
+        ("rd", area.prot.contains(Prot::READ)),
+        ("wr", area.prot.contains(Prot::WRITE)),
+        ("ex", area.prot.contains(Prot::EXEC)),
+        ("sh", area.shared && area.may_write),
+        ("mr", true),
+        ("mw", area.may_write),
+        ("me", true),
+        ("ms", area.shared),
+        ("gd", area.flags.contains(VmaFlags::GROWSDOWN)),
+        ("lo", area.flags.contains(VmaFlags::LOCKED)),
+        ("dc", area.flags.contains(VmaFlags::DONTFORK)),
+        ("wf", area.flags.contains(VmaFlags::WIPEONFORK)),
+        ("dd", area.flags.contains(VmaFlags::DONTDUMP)),
+        ("hg", area.flags.contains(VmaFlags::LARGE)),
+        ("nh", area.flags.contains(VmaFlags::NO_LARGE)),
+    ];
+    text.write_str("VmFlags: ")?;
+    for (name, _) in names.into_iter().filter(|(_, is_set)| *is_set) {
+        write!(text, "{name} ")?;
+    }
+    text.write_str("\n")
 }
 
 /// Contents of `/proc/<pid>/smaps_rollup`: the sums over all areas, in KiB.
@@ -126,16 +164,19 @@ pub(super) fn smaps_rollup(space: &AddressSpace) -> Result<String, Errno> {
         all.add(&space.residency_of(&area.range));
         Ok(())
     })?;
-    let Some(range) = range else {
-        return Ok(String::new());
-    };
-    Ok(format!(
-        "{:08x}-{:08x} ---p 00000000 00:00 0 {:>33}[rollup]\n{}",
-        range.start,
-        range.end,
-        "",
-        amounts(&all)
-    ))
+    let range = range.unwrap_or_default();
+    let mut text = format!(
+        "{:08x}-{:08x} ---p 00000000 00:00 0 ",
+        range.start, range.end
+    );
+    push_name(&mut text, "[rollup]\n");
+    let kinds = [
+        ("Pss_Anon", all.pss_by_kind.anonymous),
+        ("Pss_File", all.pss_by_kind.file),
+        ("Pss_Shmem", all.pss_by_kind.shared),
+    ];
+    text.push_str(&amounts(&all, &kinds));
+    Ok(text)
 }
 
 /// The lines of `status` about memory; none for a process that has ended.
