@@ -78,7 +78,17 @@ pub trait FileOps: Any + Send + Sync {
         Err(Errno::EINVAL)
     }
 
-    /// Writes at the file's own position. `EPIPE` makes the system call raise `SIGPIPE`.
+    /// Answer to a read of no bytes, which [`Self::read`] is not asked for.
+    ///
+    /// # Errors
+    /// Those of a read that are found before there is anything to read.
+    fn read_nothing(&self, file: &File) -> Result<usize> {
+        let _ = file;
+        Ok(0)
+    }
+
+    /// Writes at the file's own position. `EPIPE` makes the system call raise `SIGPIPE`. `buf` may
+    /// be empty: that is an error of some devices, and a message to a socket.
     ///
     /// # Errors
     /// `EAGAIN` instead of blocking; whatever the device says.
@@ -523,8 +533,8 @@ impl File {
     #[inline]
     pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
         self.require(self.flags().is_readable())?;
-        if buf.is_empty() && self.inode().kind() != FileType::Directory {
-            return Ok(0);
+        if buf.is_empty() {
+            return self.ops.read_nothing(self);
         }
         self.read_some(buf)
     }
@@ -543,16 +553,12 @@ impl File {
         result
     }
 
-    /// Writes at the file's position. An empty buffer writes nothing, except that it is a
-    /// message to a socket.
+    /// Writes at the file's position. What an empty buffer means is the file's to say.
     ///
     /// # Errors
     /// `EBADF` if not open for writing, else what the file says.
     pub fn write(&self, buf: &[u8]) -> Result<usize> {
         self.require(self.flags().is_writable())?;
-        if buf.is_empty() && self.inode().kind() != FileType::Socket {
-            return Ok(0);
-        }
         let result = self.ops.write(self, buf);
         self.notify_transfer(&result, sys::IN_MODIFY);
         result
@@ -569,16 +575,12 @@ impl File {
         result
     }
 
-    /// Writes at an offset (behind the end if opened with `O_APPEND`, as Linux does). An empty
-    /// buffer writes nothing and changes nothing.
+    /// Writes at an offset (behind the end if opened with `O_APPEND`, as Linux does).
     ///
     /// # Errors
     /// As [`File::write`]; `ESPIPE` where there are no offsets.
     pub fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {
         self.require(self.flags().is_writable())?;
-        if buf.is_empty() && self.inode().kind() == FileType::Regular {
-            return Ok(0);
-        }
         let result = self.ops.write_at(self, offset, buf);
         self.notify_transfer(&result, sys::IN_MODIFY);
         result

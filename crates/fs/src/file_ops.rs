@@ -48,6 +48,9 @@ impl FileOps for RegularFileOps {
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
         file.with_offset(|offset| {
             check_end(*offset, buf.len())?;
             let (at, n) = if file.flags().contains(OpenFlags::APPEND) {
@@ -71,6 +74,9 @@ impl FileOps for RegularFileOps {
     }
 
     fn write_at(&self, file: &File, offset: u64, buf: &[u8]) -> Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
         if file.flags().contains(OpenFlags::APPEND) {
             return file.inode().append(buf).map(|(_, n)| n);
         }
@@ -108,6 +114,10 @@ pub(crate) struct DirectoryOps;
 
 impl FileOps for DirectoryOps {
     fn read(&self, _: &File, _: &mut [u8]) -> Result<usize> {
+        Err(Errno::EISDIR)
+    }
+
+    fn read_nothing(&self, _: &File) -> Result<usize> {
         Err(Errno::EISDIR)
     }
 

@@ -342,6 +342,11 @@ impl FileOps for InotifyFile {
         }
     }
 
+    /// Waits for an event, as any read, and then has no room for it.
+    fn read_nothing(&self, file: &File) -> Result<usize> {
+        self.read(file, &mut [])
+    }
+
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
             table.poll_wait(&self.0.readable);

@@ -240,6 +240,19 @@ pub fn writable_file(
     })
 }
 
+/// A writable file as of [`writable_file`], of a setting: a write of no bytes leaves it as it is.
+#[must_use]
+pub fn setting_file(
+    attr: PseudoAttr,
+    show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
+    store: impl Fn(&[u8]) -> Result<()> + Send + Sync + 'static,
+) -> Arc<dyn Inode> {
+    writable_file(attr, show, move |text| match text {
+        [] => Ok(()),
+        text => store(text),
+    })
+}
+
 /// A file that always holds the same text.
 #[must_use]
 pub fn constant(dev: u64, text: impl Into<Vec<u8>>) -> Arc<dyn Inode> {

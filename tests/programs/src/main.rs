@@ -20,6 +20,7 @@ mod corks;
 mod credentials;
 mod datagrams;
 mod disconnects;
+mod empty_transfers;
 mod errnos;
 mod error_queue;
 mod event_fds;
@@ -192,6 +193,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         disconnects::CHECKS,
         tokio_server::CHECKS,
         event_fds::CHECKS,
+        empty_transfers::CHECKS,
         errnos::CHECKS,
         fd_flags::CHECKS,
         signal_masks::CHECKS,

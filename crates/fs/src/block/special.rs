@@ -48,6 +48,9 @@ impl OpenDisk {
         if self.device().is_read_only() {
             return Err(Errno::EPERM);
         }
+        if buf.is_empty() {
+            return Ok(0);
+        }
         // Behind the end there is no room.
         let offset = if file.flags().contains(OpenFlags::APPEND) {
             self.device().capacity()

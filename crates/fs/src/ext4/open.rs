@@ -33,6 +33,9 @@ impl OpenFile {
     fn synced(&self, file: &File, written: Result<usize>) -> Result<usize> {
         let flags = file.path().mount().super_block().flags();
         let written = written?;
+        if written == 0 {
+            return Ok(0);
+        }
         if file.flags().contains(OpenFlags::DSYNC) || flags & MS_SYNCHRONOUS != 0 {
             self.sync()?;
         }

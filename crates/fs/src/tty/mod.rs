@@ -330,6 +330,11 @@ impl FileOps for TtyFile {
         if termios.local(sys::TOSTOP) {
             tty.check_foreground(sys::SIGTTOU)?;
         }
+        // Nothing is written also while output is stopped.
+        if buf.is_empty() {
+            let hung_up = self.hung_up(&tty.state.lock());
+            return if hung_up { Err(Errno::EIO) } else { Ok(0) };
+        }
         let nonblocking = file.is_nonblocking();
         let go = || {
             let state = tty.state.lock();

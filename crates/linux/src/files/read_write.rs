@@ -490,7 +490,16 @@ fn do_writev(
         return Err(Errno::EBADF);
     }
     check_end(offset, total(buffers.as_slice()))?;
+    if total(buffers.as_slice()) == 0 {
+        return write_no_vector(file);
+    }
     write_iov(task, file, buffers.as_slice(), offset)
+}
+
+/// Result of writing a vector of buffers without a byte: not even an empty message, and not the
+/// error that a device has for an empty `write(2)`.
+fn write_no_vector(file: &File) -> SysResult {
+    check_transfers(file).map(|()| 0)
 }
 
 /// `readv(2)`: reads from the file position into a vector of buffers.
@@ -568,9 +577,10 @@ pub fn sys_pwritev2(
         return do_writev(task, &file, iov, count, at);
     }
     let buffers = IoVecs::read(iov, count)?;
-    if total(buffers.as_slice()) > 0 {
-        check_rwf(&file, flags)?;
+    if total(buffers.as_slice()) == 0 {
+        return write_no_vector(&file);
     }
+    check_rwf(&file, flags)?;
     if flags & sys::RWF_APPEND == 0 {
         check_end(at, total(buffers.as_slice()))?;
         return write_iov(task, &file, buffers.as_slice(), at);

@@ -214,7 +214,7 @@ fn choice_setting(
     names: &'static [&'static str],
 ) -> Arc<dyn Inode> {
     let show = || Ok(choices(names, made.load(Ordering::Relaxed).into()));
-    pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, |text| {
+    pseudo::setting_file(PseudoAttr::new(dev, 0o644), show, |text| {
         index_of_choice(names, text).map(|n| made.store(n as u8, Ordering::Relaxed))
     })
 }
@@ -231,7 +231,7 @@ fn transparent_hugepage(dev: u64) -> Arc<dyn Inode> {
                 .unwrap_or_default(),
         ))
     };
-    pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, |text| {
+    pseudo::setting_file(PseudoAttr::new(dev, 0o644), show, |text| {
         index_of_choice(&NAMES, text).map(|n| vm::set_large_pages(ALL[n]))
     })
 }

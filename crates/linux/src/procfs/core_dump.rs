@@ -38,10 +38,10 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             setting.store(number, Ordering::Relaxed);
             Ok(())
         };
-        let file = pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, set);
+        let file = pseudo::setting_file(PseudoAttr::new(dev, 0o644), show, set);
         add_at_path(dir, path, file);
     }
-    let pattern = pseudo::writable_file(
+    let pattern = pseudo::setting_file(
         PseudoAttr::new(dev, 0o644),
         || Ok([&core_pattern::pattern()[..], b"\n"].concat()),
         |line| {

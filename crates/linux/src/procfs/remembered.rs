@@ -127,7 +127,7 @@ pub(super) fn find(path: &str) -> Option<&'static Remembered> {
 /// Adds the settings to `/proc/sys`.
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     for setting in &REMEMBERED {
-        let file = pseudo::writable_file(
+        let file = pseudo::setting_file(
             PseudoAttr::new(dev, 0o644),
             || Ok(format!("{}\n", setting.value.load(Ordering::Relaxed)).into_bytes()),
             |text| setting.store(text),
@@ -139,7 +139,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/random/urandom_min_reseed_secs", "60\n"),
         ("kernel/random/write_wakeup_threshold", "256\n"),
     ] {
-        let file = pseudo::writable_file(
+        let file = pseudo::setting_file(
             PseudoAttr::new(dev, 0o644),
             move || Ok(text.as_bytes().to_vec()),
             |_| Ok(()),

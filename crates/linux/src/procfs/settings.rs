@@ -553,11 +553,11 @@ const LINES: [Lines; 3] = [
 /// Adds the settings to `/proc/sys`.
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     for (path, show, set) in LINES {
-        let file = pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, set);
+        let file = pseudo::setting_file(PseudoAttr::new(dev, 0o644), show, set);
         add_at_path(dir, path, file);
     }
     for setting in SETTINGS {
-        let file = pseudo::writable_file(
+        let file = pseudo::setting_file(
             PseudoAttr::new(dev, setting.mode),
             || Ok(format!("{}\n", (setting.get)()).into_bytes()),
             |text| setting.store(text),

@@ -94,11 +94,11 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             Ok(())
         };
         let show = || Ok(format!("{}\n", limit.get()).into_bytes());
-        let file = pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, set);
+        let file = pseudo::setting_file(PseudoAttr::new(dev, 0o644), show, set);
         add_at_path(dir, &format!("fs/{}", limit.path), file);
     }
     for (number, sysctl) in namespaces::net().sysctls().all().enumerate() {
-        let file = pseudo::writable_file(
+        let file = pseudo::setting_file(
             PseudoAttr::new(dev, 0o644),
             move || with_net_sysctl(number, |sysctl| Ok(sysctl.text().into_bytes())),
             move |text| with_net_sysctl(number, |sysctl| sysctl.set(text)),
@@ -119,16 +119,16 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         add_at_path(
             dir,
             name,
-            pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, set),
+            pseudo::setting_file(PseudoAttr::new(dev, 0o644), show, set),
         );
     }
-    let hostname = pseudo::writable_file(
+    let hostname = pseudo::setting_file(
         PseudoAttr::new(dev, 0o644),
         || Ok([&sysinfo::uname().nodename[..], b"\n"].concat()),
         |text| sysinfo::set_hostname(text.trim_ascii_end()),
     );
     add_at_path(dir, "kernel/hostname", hostname);
-    let domainname = pseudo::writable_file(
+    let domainname = pseudo::setting_file(
         PseudoAttr::new(dev, 0o644),
         || Ok([&sysinfo::domain_name()[..], b"\n"].concat()),
         |text| sysinfo::set_domain_name(text.trim_ascii_end()),
@@ -142,7 +142,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     add_at_path(
         dir,
         "vm/drop_caches",
-        pseudo::writable_file(PseudoAttr::new(dev, 0o200), || Err(Errno::EINVAL), dropped),
+        pseudo::setting_file(PseudoAttr::new(dev, 0o200), || Err(Errno::EINVAL), dropped),
     );
     // As on a Linux that cannot set any aside: it takes the number, and has fewer.
     for name in ["nr_hugepages", "nr_overcommit_hugepages"] {
@@ -152,7 +152,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
                 .and_then(|t| t.trim().parse::<u64>().ok())
                 .map(drop)
         };
-        let file = pseudo::writable_file(
+        let file = pseudo::setting_file(
             PseudoAttr::new(dev, 0o644),
             || Ok(b"0\n".to_vec()),
             move |text| accept(text).ok_or(Errno::EINVAL),

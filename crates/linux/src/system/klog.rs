@@ -292,6 +292,11 @@ impl FileOps for Reader {
         Ok(line.len())
     }
 
+    /// Waits for a line, as any read, and then has no room for it.
+    fn read_nothing(&self, file: &File) -> Result<usize, Errno> {
+        self.read(file, &mut [])
+    }
+
     /// A program's line; `<N>` at its beginning is its priority.
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize, Errno> {
         if buf.len() > LINE_MAX {
