@@ -12,7 +12,8 @@ use crate::{File, Result};
 /// The counter's largest value; a write that would exceed it blocks.
 const MAX: u64 = u64::MAX - 1;
 
-struct EventFd {
+/// A counter: the operations of an `eventfd`.
+pub struct EventFd {
     _counted: census::EventFd,
     count: AtomicU64,
     semaphore: bool,
@@ -38,6 +39,22 @@ pub fn eventfd(initial: u32, semaphore: bool, flags: OpenFlags) -> Arc<File> {
 }
 
 impl EventFd {
+    /// Reads the counter without waiting: the bytes that a read gives.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it is zero.
+    pub fn try_read(&self) -> Result<[u8; 8]> {
+        self.take().ok_or(Errno::EAGAIN)
+    }
+
+    /// Takes one or all off the counter, and tells writers; `None` if it is zero.
+    fn take(&self) -> Option<[u8; 8]> {
+        let rest = |count| if self.semaphore { count - 1 } else { 0 };
+        let count = self.update(|count| (count != 0).then(|| rest(count)))?;
+        self.writable.notify_events(Events::OUT);
+        Some((count - rest(count)).to_ne_bytes())
+    }
+
     /// Changes the counter as `change` says, and returns what it was; `None` if it is not to
     /// change.
     fn update(&self, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
@@ -59,18 +76,11 @@ impl EventFd {
 impl FileOps for EventFd {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         let to = buf.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
-        let rest = |count| if self.semaphore { count - 1 } else { 0 };
-        let attempt = || {
-            let count = self.update(|count| (count != 0).then(|| rest(count)))?;
-            Some(count - rest(count))
-        };
-        let taken = match attempt() {
+        *to = match self.take() {
             Some(taken) => taken,
             None if file.is_nonblocking() => return Err(Errno::EAGAIN),
-            None => self.readable.wait(attempt)?,
+            None => self.readable.wait(|| self.take())?,
         };
-        *to = taken.to_ne_bytes();
-        self.writable.notify_events(Events::OUT);
         Ok(8)
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::calls::pipe;
+use crate::calls::{self, Fd, call, fails, is, pipe};
 use crate::lost_wakeups::Number;
 use crate::{Check, checked};
 
@@ -20,6 +20,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("event-fds-timerfd-errors", timerfd_errors),
     ("event-fds-signalfd", signalfd),
     ("event-fds-signalfd-of-a-child", signalfd_of_a_child),
+    ("event-fds-without-waiting", without_waiting),
     ("event-fds-pidfd", pidfd),
     ("event-fds-pidfd-from-clone", pidfd_from_clone),
 ];
@@ -30,7 +31,7 @@ fn file(fd: libc::c_int) -> io::Result<File> {
     checked(fd).map(|fd| unsafe { File::from_raw_fd(fd) })
 }
 
-fn call(number: libc::c_long, arguments: [usize; 4]) -> io::Result<i32> {
+fn raw_call(number: libc::c_long, arguments: [usize; 4]) -> io::Result<i32> {
     let [a, b, c, d] = arguments;
     // SAFETY: the callers pass numbers and addresses of values that are alive.
     checked(unsafe { libc::syscall(number, a, b, c, d) } as libc::c_int)
@@ -291,11 +292,11 @@ fn pidfd() -> Result<()> {
                 libc::pause();
             }
         }
-        let descriptor = file(call(libc::SYS_pidfd_open, [child as usize, 0, 0, 0])?)?;
+        let descriptor = file(raw_call(libc::SYS_pidfd_open, [child as usize, 0, 0, 0])?)?;
         let fd = descriptor.as_raw_fd() as usize;
         ensure!(!polled(&descriptor, 0)?, "it has not ended yet");
-        call(libc::SYS_pidfd_send_signal, [fd, 0, 0, 0])?;
-        call(
+        raw_call(libc::SYS_pidfd_send_signal, [fd, 0, 0, 0])?;
+        raw_call(
             libc::SYS_pidfd_send_signal,
             [fd, libc::SIGTERM as usize, 0, 0],
         )?;
@@ -313,23 +314,23 @@ fn pidfd() -> Result<()> {
             info.si_pid(),
             info.si_status()
         );
-        let dead = call(libc::SYS_pidfd_send_signal, [fd, 0, 0, 0]);
+        let dead = raw_call(libc::SYS_pidfd_send_signal, [fd, 0, 0, 0]);
         ensure!(
             dead.is_err_and(|e| e.raw_os_error() == Some(libc::ESRCH)),
             "the dead are sent signals"
         );
-        let gone = call(libc::SYS_pidfd_open, [child as usize, 0, 0, 0]);
+        let gone = raw_call(libc::SYS_pidfd_open, [child as usize, 0, 0, 0]);
         ensure!(
             gone.is_err_and(|e| e.raw_os_error() == Some(libc::ESRCH)),
             "the dead can be opened"
         );
         // Of oneself, and a descriptor through it.
-        let me = file(call(
+        let me = file(raw_call(
             libc::SYS_pidfd_open,
             [libc::getpid() as usize, libc::O_NONBLOCK as usize, 0, 0],
         )?)?;
         let null = File::open("/dev/null")?;
-        let copy = file(call(
+        let copy = file(raw_call(
             libc::SYS_pidfd_getfd,
             [me.as_raw_fd() as usize, null.as_raw_fd() as usize, 0, 0],
         )?)?;
@@ -346,7 +347,7 @@ fn pidfd_from_clone() -> Result<()> {
     arguments[4] = libc::SIGCHLD as u64;
     // SAFETY: the child goes on where the parent does, in a copy of its memory, and only ends.
     unsafe {
-        let child = call(
+        let child = raw_call(
             libc::SYS_clone3,
             [
                 arguments.as_ptr().addr(),
@@ -418,3 +419,37 @@ fn poll_stores_events() -> Result<()> {
     );
     Ok(())
 }
+
+/// A counter that waits is read without waiting by a call that says so, and not written.
+fn without_waiting() -> Result<()> {
+    let counter = Fd::new(call!(SYS_eventfd2, 0, 0), "eventfd2")?;
+    let mut value = 0u64;
+    let buffer = libc::iovec {
+        iov_base: (&raw mut value).cast(),
+        iov_len: 8,
+    };
+    let transfer = |number: i64, offset: i64| {
+        let buffer: *const libc::iovec = &raw const buffer;
+        let arguments = [counter.0 as usize, buffer as usize, 1, offset as usize, 0];
+        let flags = [libc::RWF_NOWAIT as usize];
+        calls::make(number, &[&arguments[..], &flags[..]].concat())
+    };
+    let read = |offset| transfer(libc::SYS_preadv2, offset);
+    fails(read(-1), libc::EAGAIN, "a read of a counter that is 0")?;
+    fails(read(0), libc::ESPIPE, "a read at an offset")?;
+    fails(
+        transfer(libc::SYS_pwritev2, -1),
+        libc::EOPNOTSUPP,
+        "a write that does not wait",
+    )?;
+    is(
+        call!(SYS_write, counter.0, &raw const FIVE, 8),
+        8,
+        "an ordinary write",
+    )?;
+    is(read(-1), 8, "a read of a counter that is 5")?;
+    ensure!(value == FIVE, "the counter was {value}");
+    fails(read(-1), libc::EAGAIN, "a second read")
+}
+
+static FIVE: u64 = 5;

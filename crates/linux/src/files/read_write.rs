@@ -8,9 +8,10 @@ use alloc::vec::Vec;
 
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
+use fs::eventfd::EventFd;
 use fs::pipe::PipeEnd;
 use fs::poll::Events;
-use fs::{File, FileType, Whence};
+use fs::{File, FileOps, FileType, Whence};
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use net::SocketType;
@@ -529,17 +530,21 @@ pub fn sys_pwritev(task: &Task, fd: Fd, iov: UserPtr<IoVec>, count: usize, at: i
 const HARMLESS_RWF: u32 = sys::RWF_HIPRI | sys::RWF_DSYNC | sys::RWF_SYNC;
 
 /// Whether reads and writes may ask not to wait: `/dev/null`, `zero`, `random` and `urandom`, which
-/// never do. As on Linux 6.1, neither pipes and terminals nor files in memory.
-fn supports_nowait(file: &File) -> bool {
+/// never do, and reads of an eventfd. As on Linux 6.1, neither pipes and terminals nor files in
+/// memory.
+fn supports_nowait(file: &File, direction: Direction) -> bool {
     const MEMORY: u32 = 1;
+    if file.ops_as::<EventFd>().is_some() {
+        return matches!(direction, Direction::Read);
+    }
     let device = file.inode().device();
     device.is_some_and(|id| id.major == MEMORY && matches!(id.minor, 3 | 5 | 8 | 9))
 }
 
 /// Checks the flags of a call that has something to transfer.
-fn check_rwf(file: &File, flags: u32) -> Result<(), Errno> {
+fn check_rwf(file: &File, flags: u32, direction: Direction) -> Result<(), Errno> {
     let known = HARMLESS_RWF | sys::RWF_NOWAIT | sys::RWF_APPEND;
-    if flags & !known != 0 || (flags & sys::RWF_NOWAIT != 0 && !supports_nowait(file)) {
+    if flags & !known != 0 || (flags & sys::RWF_NOWAIT != 0 && !supports_nowait(file, direction)) {
         return Err(Errno::EOPNOTSUPP);
     }
     Ok(())
@@ -557,9 +562,26 @@ pub fn sys_preadv2(
 ) -> SysResult {
     let (file, at) = file_at_optional_offset(task, fd, at)?;
     if flags != 0 && file.flags().is_readable() && total(IoVecs::read(iov, count)?.as_slice()) > 0 {
-        check_rwf(&file, flags)?;
+        check_rwf(&file, flags, Direction::Read)?;
+        if flags & sys::RWF_NOWAIT != 0
+            && let Some(counter) = file.ops_as::<EventFd>()
+        {
+            return read_counter_now(counter, IoVecs::read(iov, count)?.as_slice());
+        }
     }
     do_readv(task, &file, iov, count, at)
+}
+
+/// Reads an eventfd without waiting, whatever its descriptor says of that.
+fn read_counter_now(counter: &EventFd, buffers: &[UserBuf]) -> SysResult {
+    if total(buffers) < counter.min_transfer() {
+        return Err(Errno::EINVAL);
+    }
+    let bytes = counter.try_read()?;
+    if copy_out(buffers, 0, &bytes) < bytes.len() {
+        return Err(Errno::EFAULT);
+    }
+    Ok(bytes.len())
 }
 
 /// `pwritev2(2)`; with `RWF_APPEND` the offset says only whether the position moves.
@@ -580,7 +602,7 @@ pub fn sys_pwritev2(
     if total(buffers.as_slice()) == 0 {
         return write_no_vector(&file);
     }
-    check_rwf(&file, flags)?;
+    check_rwf(&file, flags, Direction::Write)?;
     if flags & sys::RWF_APPEND == 0 {
         check_end(at, total(buffers.as_slice()))?;
         return write_iov(task, &file, buffers.as_slice(), at);
