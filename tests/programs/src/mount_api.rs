@@ -1,6 +1,6 @@
 //! Mounting by descriptors: contexts, trees that hang nowhere, attributes.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,6 +9,7 @@ use std::ptr;
 
 use anyhow::{Result, ensure};
 
+use crate::calls::{call, fails, is};
 use crate::credentials::{OTHER, become_user, in_child};
 use crate::mounts::{Ground, c, code, line_of, mount, tags, unmount};
 use crate::{Check, checked};
@@ -20,6 +21,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("mount-api-changes", changes),
     ("mount-api-groups", groups),
     ("mount-api-are-checked", are_checked),
+    ("mount-api-values-of-other-kinds", values_of_other_kinds),
 ];
 
 const SET_FLAG: u32 = 0;
@@ -370,4 +372,78 @@ fn are_checked() -> Result<()> {
         );
         Ok(())
     })
+}
+
+/// No option takes bytes, a path or a descriptor, but whether those are there is looked at first.
+fn values_of_other_kinds() -> Result<()> {
+    const BINARY: u32 = 2;
+    const PATH: u32 = 3;
+    const PATH_EMPTY: u32 = 4;
+    const FD: u32 = 5;
+    let context = fsopen("proc")?;
+    let number = 2u32;
+    let bytes: *const u32 = &raw const number;
+    let config = |of: &OwnedFd, command: u32, key: &CStr, value: usize, aux: i32| {
+        call!(
+            SYS_fsconfig,
+            of.as_raw_fd(),
+            command,
+            key.as_ptr(),
+            value,
+            aux
+        )
+    };
+    let set = |command, value, aux| config(&context, command, c"hidepid", value, aux);
+    let (here, path) = (bytes as usize, c"/".as_ptr() as usize);
+    let cases = [
+        (BINARY, here, 4, libc::EINVAL, "bytes"),
+        (BINARY, here, 0, libc::EINVAL, "no bytes"),
+        (BINARY, 8, 4, libc::EFAULT, "bytes that are not there"),
+        (PATH, path, libc::AT_FDCWD, libc::EINVAL, "a path"),
+        (PATH, path, -5, libc::EINVAL, "a path from nowhere"),
+        (
+            PATH,
+            c"".as_ptr() as usize,
+            libc::AT_FDCWD,
+            libc::ENOENT,
+            "an empty path",
+        ),
+        (
+            PATH_EMPTY,
+            c"".as_ptr() as usize,
+            context.as_raw_fd(),
+            libc::EINVAL,
+            "a path that may be empty",
+        ),
+        (FD, 0, context.as_raw_fd(), libc::EINVAL, "a descriptor"),
+        (FD, 0, 4000, libc::EBADF, "a closed descriptor"),
+        (FD, here, 0, libc::EINVAL, "a descriptor and a value"),
+        (9, 0, 0, libc::EOPNOTSUPP, "an unknown command"),
+    ];
+    for (command, value, aux, error, what) in cases {
+        fails(set(command, value, aux), error, what)?;
+    }
+    // Of what all types know only the name counts.
+    is(config(&context, BINARY, c"ro", here, 4), 0, "`ro` as bytes")?;
+    is(set(SET_STRING, c"2".as_ptr() as usize, 0), 0, "a text")?;
+    let terminals = fsopen("devpts")?;
+    fails(
+        config(&terminals, BINARY, c"mode", here, 4),
+        libc::EOPNOTSUPP,
+        "bytes of a type that takes one text",
+    )?;
+    // What there is to complain of is not cut.
+    let log = fsopen("tmpfs")?;
+    let wrong = code(fsconfig(&log, SET_STRING, Some("bogus"), Some("1")));
+    ensure!(wrong == Some(libc::EINVAL), "an unknown option: {wrong:?}");
+    let mut bytes = [0u8; 100];
+    let mut read = |len: usize| call!(SYS_read, log.as_raw_fd(), bytes.as_mut_ptr(), len);
+    fails(read(1), libc::EMSGSIZE, "a complaint that does not fit")?;
+    fails(
+        read(0),
+        libc::EMSGSIZE,
+        "a complaint where there is no room",
+    )?;
+    ensure!(read(100) > 0, "the complaint is gone");
+    fails(read(0), libc::ENODATA, "a complaint that was read")
 }

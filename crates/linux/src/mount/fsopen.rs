@@ -51,10 +51,18 @@ struct MountContext(Mutex<State>);
 
 impl FileOps for MountContext {
     fn read(&self, _: &File, buf: &mut [u8]) -> Result<usize, Errno> {
-        let complaint = self.0.lock().error_log.take().ok_or(Errno::ENODATA)?;
-        let n = complaint.len().min(buf.len());
-        buf[..n].copy_from_slice(&complaint.as_bytes()[..n]);
-        Ok(n)
+        let mut state = self.0.lock();
+        let complaint = state.error_log.as_deref().ok_or(Errno::ENODATA)?;
+        let len = complaint.len();
+        buf.get_mut(..len)
+            .ok_or(Errno::EMSGSIZE)?
+            .copy_from_slice(complaint.as_bytes());
+        state.error_log = None;
+        Ok(len)
+    }
+
+    fn read_nothing(&self, file: &File) -> Result<usize, Errno> {
+        self.read(file, &mut [])
     }
 
     fn is_pollable(&self) -> bool {
@@ -126,11 +134,53 @@ fn require_top(path: &Path) -> Result<(), Errno> {
 const SET_FLAG: u32 = 0;
 const SET_STRING: u32 = 1;
 const SET_BINARY: u32 = 2;
+const SET_PATH: u32 = 3;
+const SET_PATH_EMPTY: u32 = 4;
 const SET_FD: u32 = 5;
 const CREATE: u32 = 6;
 const RECONFIGURE: u32 = 7;
 /// The longest key and value.
 const TEXT_MAX: usize = 256;
+/// The most bytes of a value that is no text.
+const BINARY_MAX: i32 = 1 << 20;
+
+/// Value of an option.
+enum Value {
+    /// None.
+    Flag,
+    /// `FSCONFIG_SET_STRING`.
+    Text(String),
+    /// Bytes, a path or a descriptor, which no option of any type takes.
+    Other,
+}
+
+/// Reads the value of an option that `command` sets.
+///
+/// # Errors
+/// `EFAULT`, `ENOENT` for an empty path, `EBADF`, `ENAMETOOLONG`.
+fn read_value(task: &Task, command: u32, value: UserAddr, aux: i32) -> Result<Value, Errno> {
+    match command {
+        SET_STRING => return read_key(value).map(Value::Text),
+        SET_BINARY => {
+            let mut bytes = fallible::zeroed(aux.cast_unsigned() as usize)?;
+            uaccess::read_bytes(value, &mut bytes)?;
+        }
+        SET_PATH | SET_PATH_EMPTY => {
+            let path = uaccess::read_cstr(value, fs::PATH_MAX)?;
+            if path.is_empty() && command == SET_PATH {
+                return Err(Errno::ENOENT);
+            }
+        }
+        SET_FD => drop(task.file_io(Fd::new(aux))?),
+        _ => return Ok(Value::Flag),
+    }
+    Ok(Value::Other)
+}
+
+/// Reads an option's name, or its value as text.
+fn read_key(addr: UserAddr) -> Result<String, Errno> {
+    uaccess::read_cstr(addr, TEXT_MAX).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
 
 /// `fsconfig(2)`: sets an option of a context, or carries it out.
 pub fn sys_fsconfig(
@@ -147,7 +197,11 @@ pub fn sys_fsconfig(
     let sound = match command {
         SET_FLAG => !key.is_null() && value.is_null() && aux == 0,
         SET_STRING => !key.is_null() && !value.is_null() && aux == 0,
-        SET_BINARY..=SET_FD => return Err(Errno::EOPNOTSUPP),
+        SET_BINARY => !key.is_null() && !value.is_null() && (1..=BINARY_MAX).contains(&aux),
+        SET_PATH | SET_PATH_EMPTY => {
+            !key.is_null() && !value.is_null() && (aux >= 0 || aux == sys::AT_FDCWD)
+        }
+        SET_FD => !key.is_null() && value.is_null() && aux >= 0,
         CREATE | RECONFIGURE => key.is_null() && value.is_null() && aux == 0,
         _ => return Err(Errno::EOPNOTSUPP),
     };
@@ -156,24 +210,20 @@ pub fn sys_fsconfig(
     }
     let file = task.file_io(fd)?;
     let context = file.ops_as::<MountContext>().ok_or(Errno::EINVAL)?;
-    let text = |addr| {
-        uaccess::read_cstr(addr, TEXT_MAX).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-    };
+    if (SET_BINARY..=SET_FD).contains(&command) && context.0.lock().takes_text_only() {
+        return Err(Errno::EOPNOTSUPP);
+    }
     let key = if key.is_null() {
         String::new()
     } else {
-        text(key)?
+        read_key(key)?
     };
-    let value = if value.is_null() {
-        None
-    } else {
-        Some(text(value)?)
-    };
+    let value = read_value(task, command, value, aux)?;
     let mut state = context.0.lock();
     match command {
         CREATE => create(task, &mut state),
         RECONFIGURE => reconfigure(task, &mut state),
-        _ => state.set(&key, value),
+        _ => state.set_option(&key, value),
     }
     .map(|()| 0)
 }
@@ -202,14 +252,27 @@ fn reconfigure(task: &Task, state: &mut State) -> Result<(), Errno> {
 }
 
 impl State {
+    /// Whether the type has its options as one text only, as on Linux 6.1.
+    fn takes_text_only(&self) -> bool {
+        let kind = match &self.phase {
+            Phase::CreateParams(kind) => kind,
+            Phase::AwaitingMount(shown) | Phase::ReconfigureParams(shown) => shown.fs().name(),
+            Phase::Failed => return false,
+        };
+        kind == "devpts"
+    }
+
     /// Takes one more option, which is looked at now.
-    fn set(&mut self, key: &str, value: Option<String>) -> Result<(), Errno> {
+    fn set_option(&mut self, key: &str, value: Value) -> Result<(), Errno> {
         let known = match &self.phase {
             Phase::CreateParams(_) if key == "source" => {
-                let given = value
-                    .filter(|_| self.source.is_empty())
-                    .ok_or(Errno::EINVAL)?;
-                self.source = given;
+                let Value::Text(source) = value else {
+                    return Err(Errno::EINVAL);
+                };
+                if !self.source.is_empty() {
+                    return Err(Errno::EINVAL);
+                }
+                self.source = source;
                 return Ok(());
             }
             Phase::CreateParams(kind) => mount_options(kind),
@@ -218,13 +281,16 @@ impl State {
         };
         // Of what all types know only the name counts.
         let common = !key.is_empty() && common_options(key, 0).0.is_empty();
-        let option = value
-            .filter(|_| !common)
-            .map_or_else(|| key.into(), |value| alloc::format!("{key}={value}"));
-        if option.contains(',') || known(&option).is_err() {
+        let option = match value {
+            Value::Text(value) if !common => Some(alloc::format!("{key}={value}")),
+            Value::Other if !common => None,
+            _ => Some(key.into()),
+        };
+        let is_taken = |option: &String| !option.contains(',') && known(option).is_ok();
+        let Some(option) = option.filter(is_taken) else {
             self.error_log = Some(alloc::format!("e Unknown parameter '{key}'"));
             return Err(Errno::EINVAL);
-        }
+        };
         if !self.options.is_empty() {
             self.options.push(',');
         }
