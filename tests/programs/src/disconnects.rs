@@ -1,19 +1,23 @@
-//! Sockets whose connection is dissolved (`connect(2)` to `AF_UNSPEC`), and that are used again.
+//! Sockets that are connected by other means than once and for all: dissolved (`connect(2)` to
+//! `AF_UNSPEC`) and used again, connected by a message, connected to themselves.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
 
 use anyhow::{Result, ensure};
 
 use crate::Check;
 use crate::calls::{Fd, call, fails, is, pair};
-use crate::inet_sockets::{LOCAL, socket, with_v4};
+use crate::inet_sockets::{LOCAL, port_of, raw_v4, set, socket, with_v4};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("inet-disconnected-and-used-again", used_again),
     ("inet-datagrams-dissolved", dissolved),
     ("inet-disconnected-and-bound-to-any", bound_to_any),
+    ("inet-connected-by-a-message", connected_by_a_message),
+    ("inet-connected-to-itself", connected_to_itself),
 ];
 
 /// A connection that is dissolved (`connect(2)` to `AF_UNSPEC`) ends with a reset, and its socket,
@@ -214,4 +218,112 @@ fn bound_to_any() -> Result<()> {
     is(call!(SYS_listen, fd.as_raw_fd(), 1), 0, "listen")?;
     TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), bound.port()))?;
     Ok(())
+}
+
+/// `sendto(2)` with `MSG_FASTOPEN`.
+fn send_first(socket: &OwnedFd, data: &[u8], flags: i32, to: Option<&libc::sockaddr_in>) -> i64 {
+    let to = to.map_or(ptr::null(), ptr::from_ref);
+    let len = if to.is_null() {
+        0
+    } else {
+        size_of::<libc::sockaddr_in>()
+    };
+    call!(
+        SYS_sendto,
+        socket.as_raw_fd(),
+        data.as_ptr(),
+        data.len(),
+        flags | libc::MSG_FASTOPEN,
+        to,
+        len
+    )
+}
+
+/// A message that says so connects its socket first.
+fn connected_by_a_message() -> Result<()> {
+    let listener = TcpListener::bind((LOCAL, 0))?;
+    let to = raw_v4(LOCAL, listener.local_addr()?.port());
+    let stream = || socket(libc::AF_INET, libc::SOCK_STREAM);
+    let client = stream()?;
+    fails(
+        send_first(&client, b"", 0, None),
+        libc::EINVAL,
+        "a first message to nobody",
+    )?;
+    let dissolved = libc::sockaddr_in {
+        sin_family: libc::AF_UNSPEC as _,
+        ..to
+    };
+    fails(
+        send_first(&client, b"", 0, Some(&dissolved)),
+        libc::EOPNOTSUPP,
+        "a first message that dissolves",
+    )?;
+    is(
+        send_first(&client, b"first", 0, Some(&to)),
+        5,
+        "a first message",
+    )?;
+    fails(
+        send_first(&client, b"second", 0, Some(&to)),
+        libc::EISCONN,
+        "a second first message",
+    )?;
+    let (mut server, _) = listener.accept()?;
+    drop(client);
+    let mut text = String::new();
+    server.read_to_string(&mut text)?;
+    ensure!(text == "first", "the server got {text:?}");
+    // Without waiting, nothing is sent before there is a connection.
+    let client = stream()?;
+    fails(
+        send_first(&client, b"third", libc::MSG_DONTWAIT, Some(&to)),
+        libc::EINPROGRESS,
+        "a first message without waiting",
+    )?;
+    let (mut server, _) = listener.accept()?;
+    drop(client);
+    text.clear();
+    server.read_to_string(&mut text)?;
+    ensure!(text.is_empty(), "the server got {text:?}");
+    // Messages without connections take no notice.
+    let datagrams = UdpSocket::bind((LOCAL, 0))?;
+    let to = raw_v4(LOCAL, datagrams.local_addr()?.port());
+    let client = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
+    is(
+        send_first(&client, b"datagram", 0, Some(&to)),
+        8,
+        "a datagram",
+    )
+}
+
+/// A socket that is connected to its own address hears what it says; another one with that address
+/// cannot do the same.
+fn connected_to_itself() -> Result<()> {
+    let bound = |port: u16| -> Result<OwnedFd> {
+        let fd = socket(libc::AF_INET, libc::SOCK_STREAM)?;
+        set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
+        with_v4(&fd, LOCAL, port, libc::bind)?;
+        Ok(fd)
+    };
+    let first = bound(0)?;
+    let port = port_of(&first)?;
+    with_v4(&first, LOCAL, port, libc::connect)?;
+    let mut stream = TcpStream::from(first);
+    stream.write_all(b"echo")?;
+    let mut buf = [0; 4];
+    stream.read_exact(&mut buf)?;
+    ensure!(&buf == b"echo", "it heard {buf:?}");
+    let second = bound(port)?;
+    let error = with_v4(&second, LOCAL, port, libc::connect);
+    let error = error.err().and_then(|error| error.raw_os_error());
+    ensure!(
+        error == Some(libc::EADDRNOTAVAIL),
+        "a second connection of the same: {error:?}"
+    );
+    is(
+        call!(SYS_listen, second.as_raw_fd(), 0),
+        0,
+        "listening there",
+    )
 }

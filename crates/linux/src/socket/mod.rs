@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use fs::{File, OpenFlags};
 use linux_raw_sys::{general as sys, net as consts};
-use net::{Address, Caller, Socket, SocketType, Ucred};
+use net::{Address, Caller, Socket, SocketType, Ucred, WaitPolicy};
 use uapi::fd::Fd;
 use uapi::user_addr::UserAddr;
 
@@ -247,16 +247,43 @@ pub fn sys_bind(task: &Task, fd: Fd, addr: UserAddr, len: u32) -> SysResult {
     })
 }
 
+/// The address that a socket is to be connected to, from the bytes that a caller passed.
+///
+/// # Errors
+/// `EINVAL` if they have no family.
+fn decode_peer(socket: &Socket, bytes: &[u8]) -> Result<Address, Errno> {
+    if bytes.len() < size_of::<consts::__kernel_sa_family_t>() {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Address::decode_for_family(socket.ops().family(), bytes))
+}
+
+/// Connects a socket to where a message goes, before it is sent (`MSG_FASTOPEN`).
+///
+/// # Errors
+/// Those of `connect(2)`; `EOPNOTSUPP`.
+pub(crate) fn connect_for_message(
+    socket: &Socket,
+    to: UserAddr,
+    len: u32,
+    wait: WaitPolicy,
+) -> Result<(), Errno> {
+    let address = if to.is_null() {
+        None
+    } else {
+        let (bytes, len) = copy_address(to, len)?;
+        Some(decode_peer(socket, &bytes[..len])?)
+    };
+    socket.ops().connect_for_message(address.as_ref(), wait)
+}
+
 /// `connect(2)`: connects a socket to an address.
 pub fn sys_connect(task: &Task, fd: Fd, addr: UserAddr, len: u32) -> SysResult {
     let file = task.file_io(fd)?;
     // As on Linux: the address comes before whether it is a socket, what it means after that.
     let (bytes, len) = copy_address(addr, len)?;
     let socket = of_file(&file)?;
-    if len < size_of::<consts::__kernel_sa_family_t>() {
-        return Err(Errno::EINVAL);
-    }
-    let address = Address::decode_for_family(socket.ops().family(), &bytes[..len]);
+    let address = decode_peer(socket, &bytes[..len])?;
     let wait = socket.send_wait(file.is_nonblocking());
     with_caller(task, |caller| socket.ops().connect(caller, &address, wait)).map(|()| 0)
 }

@@ -20,7 +20,9 @@ use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{process_table, signal_broken_pipe};
-use crate::socket::{AddressUse, MAX_ADDRESS, of_file, read_address, with_caller, write_address};
+use crate::socket::{
+    AddressUse, MAX_ADDRESS, connect_for_message, of_file, read_address, with_caller, write_address,
+};
 use crate::state::credentials::Ids;
 use crate::state::fdtable::CloseOnExec;
 use crate::state::rlimit::Resource;
@@ -44,6 +46,8 @@ const MAX_MESSAGES: usize = 1024;
 
 /// The sender does not want its bytes copied, and hears when it may use their memory again.
 const MSG_ZEROCOPY: u32 = 0x400_0000;
+/// The message goes to an address to which its socket is to be connected first.
+const MSG_FASTOPEN: u32 = 0x2000_0000;
 
 /// Address, buffers and control messages of a message: `struct msghdr`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -241,6 +245,9 @@ fn send(
             AddressUse::Destination,
         )?)
     };
+    if flags & MSG_FASTOPEN != 0 {
+        connect_for_message(socket, to.addr, to.len, wait)?;
+    }
     let address = address.filter(|_| match protocol.family() {
         // A connection has its other end, whatever the address means.
         consts::AF_INET | consts::AF_INET6 => !stream,

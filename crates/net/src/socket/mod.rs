@@ -140,6 +140,16 @@ pub trait SocketOps: FileOps {
     /// Those of `connect(2)`.
     fn connect(&self, caller: &Caller<'_>, address: &Address, wait: WaitPolicy) -> Result<()>;
 
+    /// Connects it to where a message is to go, before that is sent (`MSG_FASTOPEN`); does nothing
+    /// where messages have no connections.
+    ///
+    /// # Errors
+    /// Those of [`Self::connect`]; `EOPNOTSUPP`; `EINVAL` without an address.
+    fn connect_for_message(&self, address: Option<&Address>, wait: WaitPolicy) -> Result<()> {
+        let _ = (address, wait);
+        Ok(())
+    }
+
     /// Waits for connections from now on.
     ///
     /// # Errors

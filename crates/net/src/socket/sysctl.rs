@@ -186,7 +186,7 @@ impl Sysctl {
 }
 
 /// Sysctls that nothing here depends on.
-static STORED: [Definition; 23] = [
+static STORED: [Definition; 22] = [
     Definition::integer("core/netdev_max_backlog", 1000, 0, INT_MAX),
     Definition::integer("core/netdev_budget", 300, 0, INT_MAX),
     Definition::integer("core/busy_poll", 0, 0, INT_MAX),
@@ -203,7 +203,6 @@ static STORED: [Definition; 23] = [
     Definition::integer("ipv4/tcp_retries2", 15, 0, 255),
     Definition::integer("ipv4/tcp_tw_reuse", 2, 0, 2),
     Definition::integer("ipv4/tcp_syncookies", 1, 0, 2),
-    Definition::integer("ipv4/tcp_fastopen", 1, 0, INT_MAX),
     Definition::boolean("ipv4/tcp_sack", 1),
     Definition::integer("ipv4/tcp_timestamps", 1, 0, 2),
     Definition::boolean("ipv4/tcp_window_scaling", 1),
@@ -256,6 +255,8 @@ sysctls! {
     tcp_rmem = Definition::vector("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, INT_MAX, Order::Any);
     /// Sizes of TCP's send buffers, bytes: least, at first, most.
     tcp_wmem = Definition::vector("ipv4/tcp_wmem", [4096, 16_384, 4_194_304], 3, 1, INT_MAX, Order::Any);
+    /// Ends of connections that may send data with the first packet: a bit each.
+    tcp_fastopen = Definition::integer("ipv4/tcp_fastopen", 1, 0, INT_MAX);
     /// Pages that all sockets of TCP may have: freely, before there is pressure, at most.
     tcp_mem = Definition::vector("ipv4/tcp_mem", [22_000, 29_000, 44_000], 3, 0, INT_MAX, Order::Any);
     /// Pages that all sockets of UDP may have: freely, (not used), at most.

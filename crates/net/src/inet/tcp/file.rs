@@ -146,6 +146,10 @@ impl SocketOps for TcpSocket {
         self.connect_to(address, wait)
     }
 
+    fn connect_for_message(&self, address: Option<&Address>, wait: WaitPolicy) -> Result<()> {
+        self.connect_by_message(address, wait)
+    }
+
     fn listen(&self, backlog: usize) -> Result<()> {
         self.start_listening(backlog)
     }

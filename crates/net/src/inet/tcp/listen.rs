@@ -21,6 +21,13 @@ use crate::{Socket, WaitPolicy};
 impl InetStack {
     /// A connection has arrived at this host: it is put into the backlog of a listener, or fails.
     pub fn handle_connect_request(&self, request: ConnectRequest) {
+        // A socket that connects to its own address is both ends of the connection (RFC 9293,
+        // section 3.5, simultaneous initiation), whoever listens.
+        if request.from == request.to
+            && let Some(initiator) = request.initiator()
+        {
+            return initiator.connect_established(request.end().clone());
+        }
         let listeners = self.tcp.bind_table.lookup(request.to, |socket, fit| {
             socket.in_listen_state().then_some(fit)
         });
