@@ -13,6 +13,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("seccomp-notify-answer-for-a-call", answers),
     ("seccomp-notify-give-descriptors", gives_descriptors),
     ("seccomp-notify-come-and-go", come_and_go),
+    ("seccomp-notify-restarts-and-sizes", restarts_and_sizes),
 ];
 
 const NEW_LISTENER: u32 = 8;
@@ -382,4 +383,51 @@ fn come_and_go() -> Result<()> {
         )?;
         refused(install(32), libc::EINVAL, "waiting for no listener")
     })
+}
+
+/// An answer that would have the call made anew is shown to who has no signal to handle before; an
+/// addition may be longer than it is known to be, if the rest is zero.
+fn restarts_and_sizes() -> Result<()> {
+    const RESTART: i32 = 512;
+    let size = |bytes: u64| ADD & !(0x3fff << 16) | bytes << 16;
+    let result = with_listener(
+        || call(0),
+        |fd| {
+            let id = receive(fd)?.id;
+            let mut addition = [0u64; 6];
+            addition[0] = id;
+            addition[1] = u64::from(fd as u32) << 32;
+            refused(
+                ioctl(fd, size(16), &mut addition),
+                libc::EINVAL,
+                "a short addition",
+            )?;
+            refused(
+                ioctl(fd, size(4096), &mut addition),
+                libc::EINVAL,
+                "an addition of a page",
+            )?;
+            addition[5] = 1;
+            refused(
+                ioctl(fd, size(48), &mut addition),
+                libc::E2BIG,
+                "an addition that says more",
+            )?;
+            addition[5] = 0;
+            let added = ioctl(fd, size(48), &mut addition)?;
+            // SAFETY: nobody else knows of the descriptor.
+            checked(unsafe { libc::close(added) })?;
+            ioctl(
+                fd,
+                SEND,
+                &mut Response {
+                    id,
+                    error: -RESTART,
+                    ..Response::default()
+                },
+            )?;
+            Ok(())
+        },
+    )?;
+    refused(result, RESTART, "an answer that restarts")
 }

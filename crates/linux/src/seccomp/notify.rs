@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
 use fs::ioctl::IoctlRequest;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, OpenFlags};
@@ -23,8 +24,13 @@ const SEND: u32 = 0xc018_2101;
 const IS_VALID: u32 = 0x4008_2102;
 /// `SECCOMP_IOCTL_NOTIF_ID_VALID` with the wrong direction, as the first kernels had it.
 const IS_VALID_OLD: u32 = 0x8008_2102;
-/// Installs a descriptor in the thread that waits (`SECCOMP_IOCTL_NOTIF_ADDFD`).
-const ADDFD: u32 = 0x4018_2103;
+/// Installs a descriptor in the thread that waits (`SECCOMP_IOCTL_NOTIF_ADDFD`), without the bits
+/// of the direction and of the structure's size, which is the caller's to choose.
+const ADDFD: u32 = 0x0000_2103;
+/// Bits of a request that say how long its structure is, and in which direction it goes.
+const SIZE_SHIFT: u32 = 16;
+const SIZE_MASK: u32 = 0x3fff;
+const DIRECTION: u32 = 0xc000_0000;
 /// Flag of a reply: the call is done after all (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`).
 const CONTINUE: u32 = 1;
 /// Flag: the new descriptor gets the number that is named.
@@ -112,7 +118,7 @@ impl Listener {
             }) => Some(Ok(value as usize)),
             Ok(Response {
                 error: error @ ..0, ..
-            }) => Some(Err(Errno::from_raw(-error))),
+            }) => Some(answer_error(task, error)),
             Ok(Response { error, .. }) => Some(Ok(error as usize)),
         }
     }
@@ -241,6 +247,31 @@ impl Listener {
     }
 }
 
+/// Result of a call that is answered with a negative number. One that would have the call made anew
+/// does so only if there is a signal to handle before; else the program sees it, as on Linux.
+fn answer_error(task: &Task, error: i32) -> SysResult {
+    let errno = Errno::from_raw(-error);
+    if errno.is_restart() && !task.thread().is_signal_pending() {
+        return Ok(error as isize as usize);
+    }
+    Err(errno)
+}
+
+/// Reads an addition of the caller's size: what is behind the known part must be zero.
+fn read_addition(request: &IoctlRequest<'_>) -> Result<AddFd, Errno> {
+    let size = (request.command >> SIZE_SHIFT & SIZE_MASK) as usize;
+    if !(size_of::<AddFd>()..PAGE_SIZE).contains(&size) {
+        return Err(Errno::EINVAL);
+    }
+    let mut bytes = fallible::zeroed(size)?;
+    request.caller.read_bytes(request.arg, &mut bytes)?;
+    let (addition, unknown) = AddFd::read_from_prefix(&bytes).map_err(|_| Errno::EINVAL)?;
+    if unknown.iter().any(|&byte| byte != 0) {
+        return Err(Errno::E2BIG);
+    }
+    Ok(addition)
+}
+
 /// File of a listener's descriptor. When it is closed, calls that wait fail.
 struct Descriptor(Arc<Listener>);
 
@@ -265,7 +296,9 @@ impl FileOps for Descriptor {
                     .map(|_| 0)
                     .map_err(|_| Errno::ENOENT)
             }
-            ADDFD => self.0.add_fd(request.read()?),
+            command if command & !(DIRECTION | SIZE_MASK << SIZE_SHIFT) == ADDFD => {
+                self.0.add_fd(read_addition(request)?)
+            }
             _ => Err(Errno::EINVAL),
         }
     }
