@@ -79,6 +79,7 @@ mod pressure;
 mod proc;
 mod processes;
 mod ptrace;
+mod ptrace_queries;
 mod ptys;
 mod quiet;
 mod raw_sockets;
@@ -171,6 +172,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         prctl::CHECKS,
         rusage::CHECKS,
         ptrace::CHECKS,
+        ptrace_queries::CHECKS,
         watchpoints::CHECKS,
         time::CHECKS,
         fpu_state::CHECKS,

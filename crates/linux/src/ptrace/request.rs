@@ -16,6 +16,7 @@ use crate::process::ptrace_state::{PtraceState, ResumeMode, Stop, StopKind};
 use crate::process::{access, process_table, send_signal};
 use crate::ptrace::attach::AttachMode;
 use crate::state::credentials::TraceCreds;
+use crate::state::seccomp::SeccompFilter;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::IoVec;
 use crate::{SysResult, Task, current_task};
@@ -275,9 +276,101 @@ fn peek_signals(target: &Task, args: usize, to: usize) -> SysResult {
             _ => target.process().pending.lock().peek(at),
         };
         let Some(info) = info else { return Ok(done) };
-        to.add(done).write(&info)?;
+        match to.add(done).write(&info) {
+            Err(_) if done > 0 => return Ok(done),
+            written => written?,
+        }
     }
     Ok(args.count as usize)
+}
+
+/// Number and flags of `PTRACE_SECCOMP_GET_METADATA`: `struct seccomp_metadata`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct SeccompMetadata {
+    filter: u64,
+    flags: u64,
+}
+
+/// Refuses to tell of others' filters to who has some itself, or is no administrator.
+fn check_seccomp_query() -> Result<(), Errno> {
+    let caller = current_task().ok_or(Errno::ESRCH)?;
+    if caller.cred().has_sys_admin() && caller.seccomp.lock().mode() == 0 {
+        Ok(())
+    } else {
+        Err(Errno::EACCES)
+    }
+}
+
+/// Runs `f` with a filter of the target's, of which number 0 was installed first.
+fn with_seccomp_filter<R>(
+    target: &Task,
+    number: u64,
+    f: impl FnOnce(&SeccompFilter) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let filters = target.seccomp.lock().clone();
+    let last = filters.filters().count().checked_sub(1);
+    let last = last.ok_or(Errno::EINVAL)?;
+    let number = usize::try_from(number).map_err(|_| Errno::ENOENT)?;
+    let place = last.checked_sub(number);
+    let filter = place.and_then(|place| filters.filters().nth(place));
+    f(filter.ok_or(Errno::ENOENT)?)
+}
+
+/// `PTRACE_SECCOMP_GET_METADATA`: tells the flags of one filter.
+fn seccomp_metadata(target: &Task, size: usize, at: usize) -> SysResult {
+    check_seccomp_query()?;
+    let size = size.min(size_of::<SeccompMetadata>());
+    if size < WORD {
+        return Err(Errno::EINVAL);
+    }
+    let filter = UserPtr::<u64>::new(at.into()).read()?;
+    let flags = with_seccomp_filter(target, filter, |filter| Ok(filter.flags()))?;
+    let metadata = SeccompMetadata { filter, flags };
+    uaccess::write_bytes(at.into(), &metadata.as_bytes()[..size])?;
+    Ok(size)
+}
+
+/// `PTRACE_SECCOMP_GET_FILTER`: the number of instructions of one filter, and, with an address, the
+/// instructions.
+fn seccomp_program(target: &Task, number: usize, to: usize) -> SysResult {
+    check_seccomp_query()?;
+    with_seccomp_filter(target, number as u64, |filter| {
+        let code = filter.program.code();
+        if to != 0 {
+            let to = UserPtr::new(to.into());
+            for (place, instruction) in code.iter().enumerate() {
+                to.add(place).write(instruction)?;
+            }
+        }
+        Ok(code.len())
+    })
+}
+
+/// Registration that `PTRACE_GET_RSEQ_CONFIGURATION` tells: `struct ptrace_rseq_configuration`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RseqConfiguration {
+    addr: u64,
+    len: u32,
+    signature: u32,
+    flags: u32,
+    padding: u32,
+}
+
+/// `PTRACE_GET_RSEQ_CONFIGURATION`: tells what the target has registered by `rseq(2)`.
+fn rseq_configuration(target: &Task, size: usize, to: usize) -> SysResult {
+    let registered = *target.rseq.lock();
+    let configuration = RseqConfiguration {
+        addr: registered.addr.raw() as u64,
+        len: registered.len,
+        signature: registered.signature,
+        flags: 0,
+        padding: 0,
+    };
+    let told = configuration.as_bytes();
+    uaccess::write_bytes(to.into(), &told[..told.len().min(size)])?;
+    Ok(told.len())
 }
 
 /// Mode in which a request lets a thread go on; `None` if it is another request.
@@ -380,6 +473,9 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
             })?;
         }
         api::PTRACE_PEEKSIGINFO => return peek_signals(target, addr, data),
+        api::PTRACE_GET_RSEQ_CONFIGURATION => return rseq_configuration(target, addr, data),
+        api::PTRACE_SECCOMP_GET_METADATA => return seccomp_metadata(target, addr, data),
+        api::PTRACE_SECCOMP_GET_FILTER => return seccomp_program(target, addr, data),
         api::PTRACE_GETSIGMASK | api::PTRACE_SETSIGMASK if addr != WORD => {
             return Err(Errno::EINVAL);
         }

@@ -49,6 +49,14 @@ pub(crate) struct SeccompFilter {
     pub(crate) prev: Option<Arc<Self>>,
 }
 
+impl SeccompFilter {
+    /// Flags that it was installed with, as far as they outlast that.
+    pub(crate) fn flags(&self) -> u64 {
+        const LOG: u64 = 2;
+        if self.logs { LOG } else { 0 }
+    }
+}
+
 impl Drop for SeccompFilter {
     fn drop(&mut self) {
         if let Some(listener) = &self.listener {
