@@ -215,7 +215,8 @@ impl AddressSpace {
         if whole { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
-    /// Whether a program may touch everything in a range so; it is mapped. What comes first counts.
+    /// Whether a program has asked for the right to touch everything in a range so; it is mapped.
+    /// What comes first counts. That the processor reads whatever it may write is no such right.
     ///
     /// # Errors
     /// `ENOMEM` if something is not mapped, `EINVAL` if it may not.
@@ -225,7 +226,10 @@ impl AddressSpace {
         let refused = state
             .vmas
             .iter_range(range.clone())
-            .find(|(_, area)| !access.allowed(area.prot))
+            .find(|(_, area)| {
+                let unasked = access == AccessKind::Read && !area.prot.contains(Prot::READ);
+                unasked || !access.allowed(area.prot)
+            })
             .map(|(part, _)| part.start);
         if !state.vmas.covers(range.start..refused.unwrap_or(range.end)) {
             return Err(Errno::ENOMEM);

@@ -325,6 +325,22 @@ fn memory() -> Result<()> {
         0,
         "MADV_WIPEONFORK",
     )?;
+    // The processor reads what it may write; the program has not asked for that.
+    for (advice, protection, errno) in [
+        (libc::MADV_POPULATE_READ, libc::PROT_WRITE, libc::EINVAL),
+        (libc::MADV_POPULATE_WRITE, libc::PROT_WRITE, 0),
+        (libc::MADV_POPULATE_READ, libc::PROT_EXEC, libc::EINVAL),
+        (libc::MADV_POPULATE_WRITE, libc::PROT_READ, libc::EINVAL),
+    ] {
+        let changed = call!(SYS_mprotect, anonymous, PAGE, protection);
+        is(changed, 0, "mprotect")?;
+        let outcome = call!(SYS_madvise, anonymous, PAGE, advice);
+        is(
+            outcome,
+            -i64::from(errno),
+            &format!("advice {advice} where {protection:#x} is allowed"),
+        )?;
+    }
     for (flags, fd, what) in [
         (libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, "shared memory"),
         (libc::MAP_PRIVATE, file.0, "a file"),
