@@ -169,6 +169,12 @@ impl Reassembly {
             .map(|(start, end)| (Seq::of(start), Seq::of(end)))
     }
 
+    /// How many [`Self::blocks`] would give.
+    pub fn block_count(&self, next: Position, room: usize) -> usize {
+        let runs = self.runs.iter().filter(|run| run.end() > next);
+        (usize::from(self.duplicate.is_some()) + runs.count()).min(room.min(4))
+    }
+
     /// Drops everything, as when memory is short (RFC 2018, section 8, allows it).
     pub fn clear(&mut self) {
         *self = Self {

@@ -156,6 +156,11 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(part.try_into().ok()?))
 }
 
+/// Length of an option with so many blocks, with its padding.
+pub fn blocks_length(count: usize) -> usize {
+    4 + 8 * count
+}
+
 impl Options {
     /// Parses what stands between the header and the payload.
     ///
@@ -214,7 +219,7 @@ impl Options {
             + if self.sack_permitted { 4 } else { 0 }
             + match self.sack.as_slice().len() {
                 0 => 0,
-                blocks => 4 + 8 * blocks,
+                blocks => blocks_length(blocks),
             }
     }
 

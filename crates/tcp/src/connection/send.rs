@@ -187,6 +187,22 @@ impl Connection {
         }
     }
 
+    /// Bytes that blocks of selective acknowledgement take in the next header.
+    fn blocks_length(&self) -> usize {
+        if !self.sack {
+            return 0;
+        }
+        let options = Options {
+            timestamps: self.timestamps.then_some(Timestamps { value: 0, echo: 0 }),
+            ..Options::default()
+        };
+        let room = options.room_for_blocks();
+        match self.reassembly.block_count(self.rcv.nxt, room) {
+            0 => 0,
+            count => crate::segment::blocks_length(count),
+        }
+    }
+
     /// The right edge that could be advertised.
     fn possible_edge(&self, buffers: &impl Buffers) -> Position {
         let unit = (1 << self.rcv.shift) - 1;
@@ -225,7 +241,9 @@ impl Connection {
         buffers: &mut impl Buffers,
         payload: &mut [u8],
     ) -> Option<Outgoing> {
-        let mss = u64::from(self.mss()).min(payload.len() as u64);
+        // What stands in the header takes room of the payload (RFC 6691).
+        let room = usize::from(self.mss()).saturating_sub(self.blocks_length());
+        let mss = room.clamp(1, payload.len().max(1)) as u64;
         let probe = core::mem::take(&mut self.tail_probe);
         if let Some(index) = self.board.next_lost() {
             let empty = self.in_flight() == 0;
@@ -340,7 +358,7 @@ impl Connection {
         let start = self.snd.nxt;
         let (unsent, fin_due) = self.unsent(buffers);
         let fin = fin_due && length == unsent;
-        if length < u64::from(self.mss()) && length > 0 {
+        if length < mss && length > 0 {
             self.snd.small_end = start + length;
         }
         self.push_small &= length < unsent;

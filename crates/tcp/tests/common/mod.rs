@@ -323,6 +323,11 @@ impl Wire {
     fn put(&mut self, side: usize, header: &Header, payload: &[u8], congested: bool) {
         self.segments += 1;
         let mut bytes = emit(side, header, payload);
+        assert!(
+            bytes.len() - tcp::HEADER <= usize::from(self.ends[side].config.mss),
+            "longer than the interface takes: {header:?} and {} bytes",
+            payload.len()
+        );
         if bytes.len() > self.largest() {
             self.dropped += 1;
             let mss = (self.largest() - 20) as u16;
