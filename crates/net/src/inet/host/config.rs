@@ -381,7 +381,7 @@ impl Host {
                 (false, false, _) => return Err(Errno::ENOENT),
                 _ => {}
             }
-            let now = task::now_ns();
+            let now = self.now();
             tables
                 .neighbours
                 .set(now, key, hardware, state)

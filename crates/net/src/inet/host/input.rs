@@ -37,7 +37,7 @@ impl Host {
         else {
             return self.count_error(interface.index);
         };
-        let now = task::now_ns();
+        let now = self.now();
         self.with_state(|state, work| {
             let is_for_us = state.is_own(message.target);
             // One who has our address is not believed, whatever it says.
@@ -113,7 +113,7 @@ impl Host {
             packet,
             interface: interface.index,
         };
-        let now = task::now_ns();
+        let now = self.now();
         let result = self.with_state(|state, _| state.reassembly.arrive(now, &fragment));
         if let Reassembled::Whole(payload) = result {
             whole.header.offset = 0;
@@ -168,8 +168,8 @@ impl Host {
             payload: quote[1],
         };
         let to = header.source;
-        let is_allowed = icmp::may_complain(&about)
-            && self.state.lock().rate_limit.is_allowed(task::now_ns(), to);
+        let is_allowed =
+            icmp::may_complain(&about) && self.state.lock().rate_limit.is_allowed(self.now(), to);
         if !is_allowed {
             return;
         }
@@ -237,7 +237,7 @@ impl Host {
             && error.code == icmp::unreachable::FRAGMENTATION_NEEDED;
         if is_about_mtu {
             let mut state = self.state.lock();
-            let now = task::now_ns();
+            let now = self.now();
             state.path_mtus.learn(now, error.header.destination, mtu);
         }
     }

@@ -1,6 +1,7 @@
 //! The host: the network that holds the Internet Protocol, over interfaces and the loop
 //! (`docs/ip.md`).
 
+mod alarms;
 mod config;
 mod ifreq;
 mod input;
@@ -13,7 +14,9 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use abi::errno::Errno;
+use alarms::Alarms;
 use fs::Result;
+use ip::Nanos;
 use ip::ipv4::Header;
 use output::{OutgoingPacket, transport_header};
 use state::{Class, ETH_P_ARP, HostState, Work};
@@ -47,15 +50,22 @@ pub struct Host {
     /// The stack above, once there is one.
     stack: Once<Weak<InetStack>>,
     listener: Once<Weak<dyn ChangeListener>>,
+    /// Nanoseconds since some time before.
+    clock: fn() -> Nanos,
+    alarms: Mutex<Alarms>,
     this: Weak<Self>,
 }
 
-/// The host's entry in the timers of sockets.
-struct HostTimer(Weak<Host>);
+/// An entry of the host in the timers of sockets.
+struct HostTimer {
+    host: Weak<Host>,
+    at: Nanos,
+}
 
 impl TimerCallback for HostTimer {
     fn on_expiry(&self) {
-        if let Some(host) = self.0.upgrade() {
+        if let Some(host) = self.host.upgrade() {
+            host.alarms.lock().went_off(self.at);
             host.run_timers();
         }
     }
@@ -65,12 +75,25 @@ impl Host {
     /// A host with the loop alone.
     #[must_use]
     pub fn new() -> Arc<Self> {
+        Self::with_clock(task::now_ns)
+    }
+
+    /// A host with the loop alone, and with a clock of its own: nanoseconds since some time before.
+    #[must_use]
+    pub fn with_clock(clock: fn() -> Nanos) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             state: Mutex::new(HostState::new()),
             stack: Once::new(),
             listener: Once::new(),
+            clock,
+            alarms: Mutex::default(),
             this: this.clone(),
         })
+    }
+
+    /// The time.
+    fn now(&self) -> Nanos {
+        (self.clock)()
     }
 
     /// Has a listener told of changes. The first call counts.
@@ -162,19 +185,27 @@ impl Host {
             let mut state = self.state.lock();
             let result = f(&mut state, &mut work);
             state.collect_events(&mut work);
-            let due = state.deadline();
-            let is_sooner = due.is_some_and(|due| state.timer.is_none_or(|timer| due < timer));
-            if is_sooner {
-                state.timer = due;
-            }
-            (result, due.filter(|_| is_sooner))
+            (result, state.deadline())
         };
-        if let Some(due) = due {
-            let wait = due.saturating_sub(task::now_ns());
-            timer::schedule_timer(wait, Arc::new(HostTimer(self.this.clone())));
-        }
+        self.wake_by(due);
         self.perform(work);
         result
+    }
+
+    /// Has the timers run when a deadline has come.
+    fn wake_by(&self, due: Option<Nanos>) {
+        let now = self.now();
+        let Some(at) = due.filter(|due| self.alarms.lock().is_needed(now, *due)) else {
+            return;
+        };
+        let host = self.this.clone();
+        timer::schedule_timer(at.saturating_sub(now), Arc::new(HostTimer { host, at }));
+    }
+
+    /// When [`Self::run_timers`] has something to do, if nothing happens before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.state.lock().deadline()
     }
 
     /// Does work that tables have left to do.
@@ -221,11 +252,11 @@ impl Host {
         result.map_err(|_| Errno::ENOBUFS)
     }
 
-    /// Does what is due.
-    fn run_timers(&self) {
-        let now = task::now_ns();
+    /// Does what is due. The timers of sockets call this at the host's deadlines; who gives a host
+    /// a clock of its own does.
+    pub fn run_timers(&self) {
+        let now = self.now();
         self.with_state(|state, work| {
-            state.timer = None;
             state.neighbours.tick(now);
             while let Some(expired) = state.reassembly.expire(now) {
                 let _ = fallible::push(&mut work.expired, expired.quote);
@@ -261,7 +292,7 @@ impl Interfaces for Host {
 impl Network for Host {
     fn route(&self, to: IpAddr, via: u32) -> Result<Route> {
         match to {
-            IpAddr::V4(to) if !to.is_loopback() => self.state.lock().route(task::now_ns(), to, via),
+            IpAddr::V4(to) if !to.is_loopback() => self.state.lock().route(self.now(), to, via),
             _ => Loopback.route(to, via),
         }
     }
@@ -302,7 +333,7 @@ impl Network for Host {
             payload: [&transport, &datagram.data],
             discovery: datagram.path_mtu_discovery,
         };
-        let now = task::now_ns();
+        let now = self.now();
         let class = self.with_state(|state, work| {
             state.send(now, &packet, work)?;
             Ok::<_, Errno>(state.class(destination))

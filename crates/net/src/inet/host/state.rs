@@ -99,8 +99,6 @@ pub(super) struct HostState {
     /// Numbers of packets, by destination, and what the places are found with.
     ids: [u16; ID_PLACES],
     id_secret: u32,
-    /// When the timer that was set last runs.
-    pub(super) timer: Option<Nanos>,
 }
 
 impl HostState {
@@ -123,7 +121,6 @@ impl HostState {
             rate_limit: RateLimit::new(word(8)),
             ids,
             id_secret: word(12),
-            timer: None,
         }
     }
 
