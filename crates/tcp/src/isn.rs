@@ -107,6 +107,12 @@ impl Secret {
         self.hash(&bytes)
     }
 
+    /// A place of a connection in a table of its owner's.
+    #[must_use]
+    pub fn place(&self, ends: &Ends) -> u64 {
+        self.hash_ends(ends, Purpose::Place, 0)
+    }
+
     /// Initial sequence number of a connection that begins now.
     #[must_use]
     pub fn initial(&self, now: Nanos, local: SocketAddr, remote: SocketAddr) -> Seq {

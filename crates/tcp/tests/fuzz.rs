@@ -177,7 +177,10 @@ fn life(random: &mut Random) -> u64 {
             0 => connection.shutdown(),
             1 => connection.release(now),
             2 if random.percent(10) => connection.abort(),
-            3 => connection.path_limit(now, Seq(near(random, &[own, ours])), random.next() as u16),
+            3 => {
+                let quoted = Seq(near(random, &[own, ours]));
+                connection.path_limit(now, quoted, random.next() as u16);
+            }
             4 => program.0.read = program.0.received,
             15 => connection.prune(&mut program),
             16 => connection.set_offload(random.below(60_000) as usize),

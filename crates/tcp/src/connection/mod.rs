@@ -493,25 +493,27 @@ impl Connection {
 
     /// Takes an error that ICMP reports of the segment that began with `quoted` (RFC 5927, section
     /// 4; RFC 1122, section 4.2.3.9). While connecting it is the end, later it is remembered for
-    /// the time-out.
-    pub fn icmp_error(&mut self, quoted: Seq, error: Error) {
-        if !self.is_outstanding(quoted) {
-            return;
-        }
-        if self.state == State::SynSent {
+    /// the time-out. Returns whether that segment is outstanding: else the error is not believed.
+    pub fn icmp_error(&mut self, quoted: Seq, error: Error) -> bool {
+        let is_believed = self.is_outstanding(quoted);
+        if is_believed && self.state == State::SynSent {
             self.close(Some(error));
-        } else {
+        } else if is_believed {
             self.soft_error = Some(error);
         }
+        is_believed
     }
 
     /// Takes a path's limit, as payload of a segment without options, that ICMP reports of the
     /// segment that began with `quoted` (RFC 1191, section 6; RFC 8201, section 5; RFC 5927).
-    pub fn path_limit(&mut self, now: Nanos, quoted: Seq, mss: u16) {
-        if self.is_outstanding(quoted) && mss < self.snd.path_mss {
+    /// Returns as [`Self::icmp_error`].
+    pub fn path_limit(&mut self, now: Nanos, quoted: Seq, mss: u16) -> bool {
+        let is_believed = self.is_outstanding(quoted);
+        if is_believed && mss < self.snd.path_mss {
             self.limit_path(now, mss.max(self.config.least_mss));
             self.board.lose_longer(u64::from(self.mss()));
         }
+        is_believed
     }
 
     fn limit_path(&mut self, now: Nanos, mss: u16) {

@@ -226,6 +226,11 @@ impl Listener {
         true
     }
 
+    /// Sets how many connections wait to be accepted, where the caller counts them.
+    pub fn set_waiting(&mut self, waiting: usize) {
+        self.waiting = waiting;
+    }
+
     /// The program has accepted a connection.
     pub fn accepted(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
