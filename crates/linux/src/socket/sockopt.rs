@@ -305,11 +305,14 @@ pub fn sys_setsockopt(
             | consts::SO_ACCEPTCONN => {
                 return Err(Errno::ENOPROTOOPT);
             }
-            _ => options.set_int_option(
-                option,
-                number,
-                task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN),
-            )?,
+            _ => {
+                options.set_int_option(
+                    option,
+                    number,
+                    task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN),
+                )?;
+                protocol.on_socket_option(option);
+            }
         }
         Ok(0)
     })

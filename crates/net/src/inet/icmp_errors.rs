@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use abi::errno::Errno;
 
-use super::ip::{ICMP, UDP, UDP_LITE};
+use super::ip::{ICMP, TCP, UDP, UDP_LITE};
 use super::stack::InetStack;
 use crate::socket::error_queue::ExtendedError;
 
@@ -88,6 +88,7 @@ impl InetStack {
                     is_ours = true;
                 }
             }
+            TCP => is_ours = self.network.handle_tcp_error(error, errno),
             ICMP if ports[0] == ip::icmp::kind::ECHO => {
                 if let Some(socket) = self.raw.find_ping(true, port(4)) {
                     socket.report(&report);

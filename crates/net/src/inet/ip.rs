@@ -11,6 +11,7 @@ use super::datagram::{Datagram, PathMtuDiscovery};
 
 pub(super) const ICMP: u8 = net::IPPROTO_ICMP as u8;
 pub(super) const ICMP6: u8 = net::IPPROTO_ICMPV6 as u8;
+pub(super) const TCP: u8 = net::IPPROTO_TCP as u8;
 pub(super) const UDP: u8 = net::IPPROTO_UDP as u8;
 pub(super) const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
 /// Bytes of a UDP header.

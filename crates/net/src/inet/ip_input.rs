@@ -6,14 +6,13 @@ use fs::Result;
 use linux_raw_sys::net;
 
 use super::datagram::{Datagram, PathMtuDiscovery};
-use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6, UDP, UDP_LITE};
+use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6, TCP, UDP, UDP_LITE};
 use super::loopback::Loopback;
 use super::network::Route;
 use super::stack::InetStack;
 
 /// The hop limit of an answer.
 const HOPS: u8 = 64;
-const TCP: u8 = net::IPPROTO_TCP as u8;
 const IGMP: u8 = net::IPPROTO_IGMP as u8;
 
 impl InetStack {
@@ -42,6 +41,11 @@ impl InetStack {
                 Ok(())
             }
         }
+    }
+
+    /// Whether any raw socket may want a copy of a packet.
+    pub(super) fn hears_raw_packets(&self) -> bool {
+        self.raw.has_raw_sockets()
     }
 
     /// Answers a request, and gives a reply to who asked.

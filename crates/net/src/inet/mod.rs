@@ -33,4 +33,6 @@ pub use inet_socket::Family;
 pub use loopback::Loopback;
 pub use network::{Network, Route};
 pub use stack::InetStack;
-pub use tcp::{ConnectRequest, ConnectionEnd, Initiator, TcpBuffers, TcpEngine, TcpState};
+pub use tcp::{
+    ConnectRequest, ConnectionEnd, Initiator, TcpBuffers, TcpEngine, TcpOptions, TcpState,
+};

@@ -2,8 +2,9 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
+use abi::errno::Errno;
 use fs::Result;
 
 use super::datagram::Datagram;
@@ -40,6 +41,25 @@ pub trait Network: Interfaces {
     /// Begins a connection of a socket of `stack`; the request is told what becomes of it, before
     /// this returns or later.
     fn connect(&self, stack: &InetStack, request: ConnectRequest);
+
+    /// Whether a connection between two ends can be begun now: not while late segments of an
+    /// earlier one may come.
+    fn can_connect(&self, from: SocketAddr, to: SocketAddr) -> bool {
+        let _ = (from, to);
+        true
+    }
+
+    /// Takes an ICMP error about a segment of TCP, which means `errno` to programs. Returns whether
+    /// such a segment is under way.
+    fn handle_tcp_error(&self, error: &ip::icmp::Error<'_>, errno: Errno) -> bool {
+        let _ = (error, errno);
+        false
+    }
+
+    /// The socket with a number does not listen any more.
+    fn stop_listening(&self, listener: u64) {
+        let _ = listener;
+    }
 
     /// Carries a datagram of a socket of `stack`. What is lost on its way is not told.
     ///

@@ -8,6 +8,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use ::tcp::Algorithm;
 use abi::errno::Errno;
 use fs::Result;
 use linux_raw_sys::net;
@@ -57,6 +58,8 @@ struct InetOptionValues {
 const CONGESTION_CONTROLS: [&[u8]; 2] = [b"cubic", b"reno"];
 /// The largest segment that every network takes, bytes.
 const DEFAULT_MSS: i32 = 536;
+/// The level of options that all sockets have.
+pub(super) const SOL_SOCKET: u32 = net::SOL_SOCKET;
 /// Bytes of the name of one.
 const CONGESTION_NAME: usize = 16;
 const TCP_CC_INFO: u32 = 26;
@@ -101,6 +104,14 @@ impl InetOptions {
 
     pub(super) fn is_enabled(&self, level: u32, option: u32) -> bool {
         self.int_option(level, option) != 0
+    }
+
+    /// The way of keeping networks from being crowded that was chosen.
+    pub(super) fn congestion_algorithm(&self) -> Algorithm {
+        match self.values.lock().congestion {
+            Some(name) if name == CONGESTION_CONTROLS[1] => Algorithm::Reno,
+            _ => Algorithm::Cubic,
+        }
     }
 
     pub(super) fn is_freebind(&self) -> bool {
@@ -246,12 +257,16 @@ pub(super) fn get(
         (TCP, TCP_ULP | TCP_SAVED_SYN | TCP_CC_INFO) | (IP, net::IP_OPTIONS) => {
             return Ok(Vec::new());
         }
-        (TCP, net::TCP_MAXSEG) => match common.options.int_option(TCP, net::TCP_MAXSEG) {
-            // Nothing was chosen: what any network takes, until it is known which one it is.
-            0 if tcp.is_some_and(|tcp| tcp.addresses().1.is_some()) => LOOPBACK_MSS,
-            0 => DEFAULT_MSS,
-            chosen => chosen,
-        },
+        (TCP, net::TCP_MAXSEG) => {
+            let chosen = common.options.int_option(TCP, net::TCP_MAXSEG);
+            match (tcp.and_then(TcpSocket::engine_info), chosen) {
+                (Some((info, ..)), _) => info.mss.cast_signed(),
+                // Nothing was chosen: what any network takes, until it is known which one it is.
+                (None, 0) if tcp.is_some_and(|tcp| tcp.addresses().1.is_some()) => LOOPBACK_MSS,
+                (None, 0) => DEFAULT_MSS,
+                (None, chosen) => chosen,
+            }
+        }
         (TCP, net::TCP_DEFER_ACCEPT) => tcp.map_or(0, |tcp| tcp.defer_accept_s().cast_signed()),
         (TCP, net::TCP_USER_TIMEOUT) => tcp.map_or(0, |tcp| tcp.user_timeout_ms().cast_signed()),
         (IP, net::IP_MTU) | (IPV6, net::IPV6_MTU) => 65_535,

@@ -13,6 +13,7 @@ use fallible::{Pieces, Text};
 use linux_raw_sys::net;
 
 use super::datagram_socket::DatagramProtocol;
+use super::host::{Host, UnownedConnection};
 use super::inet_socket::{Family, InetSocket};
 use super::raw::RawSocket;
 use super::stack::InetStack;
@@ -47,8 +48,11 @@ fn format_address(address: SocketAddr, v6: bool) -> String {
     text
 }
 
-struct Row<'a> {
-    common: &'a InetSocket,
+struct Row {
+    family: Family,
+    uid: u32,
+    ino: u64,
+    id: u64,
     addresses: (SocketAddr, Option<SocketAddr>),
     state: u8,
     queues: (usize, usize),
@@ -65,34 +69,48 @@ fn datagram_state(peer: Option<SocketAddr>) -> u8 {
     }
 }
 
-impl<'a> Row<'a> {
-    fn of_datagrams(socket: &'a impl DatagramProtocol) -> Self {
+impl Row {
+    /// A row of a socket, with nothing in it yet.
+    fn new(common: &InetSocket, addresses: (SocketAddr, Option<SocketAddr>)) -> Self {
+        Self {
+            family: common.family(),
+            uid: common.uid,
+            ino: common.ino.load(Ordering::Relaxed),
+            id: common.id,
+            addresses,
+            state: UNCONNECTED,
+            queues: (0, 0),
+            more: String::new(),
+        }
+    }
+
+    fn of_datagrams(socket: &impl DatagramProtocol) -> Self {
         let (addresses, receiver) = (socket.addresses(), socket.receiver());
         Self {
-            common: socket.common(),
-            addresses,
             state: datagram_state(addresses.1),
             queues: (0, receiver.charged_bytes()),
             more: format!(" {}", receiver.drops()),
+            ..Self::new(socket.common(), addresses)
         }
     }
 }
 
 /// Adds the line of a socket to a list.
-fn write_row(to: &mut Text, number: usize, row: &Row<'_>) -> Result<(), Errno> {
-    let v6 = row.common.family() == Family::V6;
+fn write_row(to: &mut Text, number: usize, row: &Row) -> Result<(), Errno> {
+    let v6 = row.family == Family::V6;
     let (local, remote) = row.addresses;
-    let remote = remote.unwrap_or(row.common.family().unspecified_address());
+    let remote = remote.unwrap_or(row.family.unspecified_address());
     let (sending, receiving) = row.queues;
-    let (uid, ino) = (row.common.uid, row.common.ino.load(Ordering::Relaxed));
     writeln!(
         to,
         "{number:4}: {} {} {:02X} {sending:08X}:{receiving:08X} 00:00000000 00000000 {uid:5}        0 {ino} 1 {:016x}{}",
         format_address(local, v6),
         format_address(remote, v6),
         row.state,
-        row.common.id,
-        row.more
+        row.id,
+        row.more,
+        uid = row.uid,
+        ino = row.ino,
     )
     .map_err(|_| Errno::ENOMEM)
 }
@@ -123,35 +141,51 @@ pub fn tcp(stack: &InetStack, family: Family) -> Result<String, Errno> {
     let of_family = sockets
         .iter()
         .filter(|socket| socket.common.family() == family);
+    let mut number = 0;
     // A socket without an address is not listed.
-    for (number, socket) in of_family
-        .filter(|socket| socket.addresses().0.port() != 0)
-        .enumerate()
-    {
+    for socket in of_family.filter(|socket| socket.addresses().0.port() != 0) {
         let queues = match socket.backlog() {
             Some((waiting, _)) => (0, waiting),
             None => (socket.send_queue_bytes(), socket.receive_queue_bytes()),
         };
-        let (addresses, state) = (socket.addresses(), socket.tcp_state() as u8);
-        write_row(
-            &mut text,
-            number,
-            &Row {
-                common: &socket.common,
-                addresses,
-                state,
-                queues,
-                more: String::from(" 20 4 30 10 -1"),
-            },
-        )?;
+        let row = Row {
+            state: socket.tcp_state() as u8,
+            queues,
+            more: String::from(" 20 4 30 10 -1"),
+            ..Row::new(&socket.common, socket.addresses())
+        };
+        write_row(&mut text, number, &row)?;
+        number += 1;
+    }
+    for connection in unowned_connections(stack, family).iter() {
+        let row = Row {
+            family,
+            uid: 0,
+            ino: 0,
+            id: 0,
+            addresses: (connection.ends.local, Some(connection.ends.remote)),
+            state: connection.state as u8,
+            queues: (connection.queued, 0),
+            more: String::new(),
+        };
+        write_row(&mut text, number, &row)?;
+        number += 1;
     }
     Ok(text.into_string())
+}
+
+/// Connections of a family that no program has open.
+fn unowned_connections(stack: &InetStack, family: Family) -> Pieces<UnownedConnection> {
+    match stack.host() {
+        Some(host) if family == Family::V4 => host.unowned_connections(),
+        _ => Pieces::default(),
+    }
 }
 
 /// The text of `/proc/net/udp`, or of `udp6`.
 ///
 /// # Errors
-/// `ENOMEM`, as [`tcp`].
+/// `ENOMEM`, as [`tcp()`].
 pub fn udp(stack: &InetStack, family: Family) -> Result<String, Errno> {
     list_udp(stack, family, |socket| !socket.is_lite())
 }
@@ -159,7 +193,7 @@ pub fn udp(stack: &InetStack, family: Family) -> Result<String, Errno> {
 /// The text of `/proc/net/udplite`, or of `udplite6`.
 ///
 /// # Errors
-/// `ENOMEM`, as [`tcp`].
+/// `ENOMEM`, as [`tcp()`].
 pub fn udplite(stack: &InetStack, family: Family) -> Result<String, Errno> {
     list_udp(stack, family, UdpSocket::is_lite)
 }
@@ -187,7 +221,7 @@ fn list_udp(
 /// The text of `/proc/net/raw`, or of `raw6`.
 ///
 /// # Errors
-/// `ENOMEM`, as [`tcp`].
+/// `ENOMEM`, as [`tcp()`].
 pub fn raw(stack: &InetStack, family: Family) -> Result<String, Errno> {
     list_raw(stack, family, |socket| !socket.is_ping)
 }
@@ -195,7 +229,7 @@ pub fn raw(stack: &InetStack, family: Family) -> Result<String, Errno> {
 /// The text of `/proc/net/icmp`, or of `icmp6`: ping sockets.
 ///
 /// # Errors
-/// `ENOMEM`, as [`tcp`].
+/// `ENOMEM`, as [`tcp()`].
 pub fn icmp(stack: &InetStack, family: Family) -> Result<String, Errno> {
     list_raw(stack, family, |socket| socket.is_ping)
 }
@@ -385,7 +419,8 @@ pub fn route() -> String {
     text
 }
 
-/// The text of `/proc/net/snmp`. But for connections that are open nothing is counted.
+/// The text of `/proc/net/snmp`. But for TCP over interfaces, and connections that are open,
+/// nothing is counted.
 #[must_use]
 pub fn snmp(stack: &InetStack) -> String {
     const NAMES: [(&str, &str); 5] = [
@@ -420,18 +455,20 @@ pub fn snmp(stack: &InetStack) -> String {
             )
         })
         .count();
-    let value = |name: &str| match name {
-        "CurrEstab" => open,
+    let tcp = stack.host().map(Host::tcp_counts);
+    let value = |group: &str, name: &str| match (group, name) {
+        ("Tcp", "CurrEstab") => open as u64,
+        ("Tcp", name) => tcp.map_or(0, |tcp| tcp.value(name)),
         // It does not forward; packets go so far.
-        "Forwarding" => 2,
-        "DefaultTTL" => 64,
+        ("Ip", "Forwarding") => 2,
+        ("Ip", "DefaultTTL") => 64,
         _ => 0,
     };
     let mut text = String::new();
     for (group, names) in NAMES {
         let _ = write!(text, "{group}: {names}\n{group}:");
         for name in names.split(' ') {
-            let _ = write!(text, " {}", value(name));
+            let _ = write!(text, " {}", value(group, name));
         }
         text.push('\n');
     }
@@ -439,7 +476,7 @@ pub fn snmp(stack: &InetStack) -> String {
 }
 
 /// The text of `/proc/net/sockstat`. Memory is that of what waits in the sockets' buffers, in whole
-/// pages for each; a connection that has ended stays nobody's.
+/// pages for each.
 #[must_use]
 pub fn sockstat(stack: &InetStack) -> String {
     let [tcp_pages, udp_pages] =
@@ -452,12 +489,14 @@ pub fn sockstat(stack: &InetStack) -> String {
             &mut udp
         } += 1;
     }
+    let (orphans, waiting, _) = stack.host().map_or((0, 0, 0), Host::tcp_sizes);
+    let tcp = stack.tcp.sockets.len();
+    let alloc = tcp + orphans;
     format!(
-        "sockets: used {used}\nTCP: inuse {tcp} orphan 0 tw 0 alloc {tcp} mem {tcp_pages}\n\
+        "sockets: used {used}\nTCP: inuse {tcp} orphan {orphans} tw {waiting} alloc {alloc} mem {tcp_pages}\n\
          UDP: inuse {udp} mem {udp_pages}\nUDPLITE: inuse {udp_lite}\nRAW: inuse {raw}\n\
          FRAG: inuse 0 memory 0\n",
         used = census::Socket::count(),
-        tcp = stack.tcp.sockets.len(),
         raw = stack.raw.sockets.len(),
     )
 }

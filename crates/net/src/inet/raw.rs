@@ -61,7 +61,7 @@ impl RawTables {
     /// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is
     /// behind IP's header. Returns whether there were any.
     pub(super) fn deliver(&self, packet: &Datagram, payload: impl Fn() -> Vec<u8>) -> bool {
-        if self.raw_count.load(Ordering::Acquire) == 0 {
+        if !self.has_raw_sockets() {
             return false;
         }
         let sockets = self.sockets.all();
@@ -78,6 +78,11 @@ impl RawTables {
             socket.receive_packet(bare);
         }
         any
+    }
+
+    /// Whether there is any raw socket.
+    pub(super) fn has_raw_sockets(&self) -> bool {
+        self.raw_count.load(Ordering::Acquire) != 0
     }
 
     /// The raw sockets that may have sent a packet, of which an error tells.

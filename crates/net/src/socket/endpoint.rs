@@ -67,7 +67,17 @@ impl<Q> Endpoint<Q> {
 
     /// Ends receiving or sending, and tells whoever waits for either.
     pub(crate) fn shutdown(&self, what: u8) {
+        self.note_shutdown(what);
+        self.notify_all();
+    }
+
+    /// As [`Self::shutdown`], and tells nobody.
+    pub(crate) fn note_shutdown(&self, what: u8) {
         self.shutdown.fetch_or(what, Ordering::AcqRel);
+    }
+
+    /// Tells whoever waits for anything that the endpoint has changed.
+    pub(crate) fn notify_all(&self) {
         self.readable.notify();
         self.writable.notify();
     }

@@ -35,6 +35,12 @@ impl ProtocolMemory {
         self.pages.load(Ordering::Relaxed)
     }
 
+    /// Whether buffers should not grow: more than the second limit was in use, and not yet less
+    /// than the first.
+    pub(crate) fn is_under_pressure(&self) -> bool {
+        self.pressure.load(Ordering::Relaxed)
+    }
+
     /// Takes pages for a buffer, if the limits allow that it has so many then.
     fn take(&self, more: usize, then: usize, protocol: Transport, limits: &Sysctl) -> bool {
         let all = self.pages.fetch_add(more, Ordering::Relaxed) + more;

@@ -343,6 +343,11 @@ pub trait SocketOps: FileOps {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// An option that every socket has was set.
+    fn on_socket_option(&self, option: u32) {
+        let _ = option;
+    }
+
     /// Whether the next byte is urgent (`SIOCATMARK`).
     ///
     /// # Errors

@@ -166,6 +166,14 @@ impl SocketOptions {
         }
     }
 
+    /// Makes room for at least so many bytes to be received, unless the program has said how many
+    /// it wants.
+    pub(crate) fn grow_receive_buffer(&self, bytes: usize) {
+        if self.buffer_lock.load(Ordering::Relaxed) & RCVBUF_LOCK == 0 {
+            self.receive_buffer.fetch_max(bytes, Ordering::Relaxed);
+        }
+    }
+
     /// The bytes that may wait to be received.
     #[must_use]
     pub fn receive_buffer(&self) -> usize {

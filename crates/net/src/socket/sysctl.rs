@@ -186,7 +186,7 @@ impl Sysctl {
 }
 
 /// Sysctls that nothing here depends on.
-static STORED: [Definition; 22] = [
+static STORED: [Definition; 11] = [
     Definition::integer("core/netdev_max_backlog", 1000, 0, INT_MAX),
     Definition::integer("core/netdev_budget", 300, 0, INT_MAX),
     Definition::integer("core/busy_poll", 0, 0, INT_MAX),
@@ -195,17 +195,6 @@ static STORED: [Definition; 22] = [
     Definition::boolean("ipv4/ip_forward", 0),
     Definition::integer("ipv4/ip_no_pmtu_disc", 0, 0, 3),
     Definition::boolean("ipv4/icmp_echo_ignore_broadcasts", 1),
-    Definition::integer("ipv4/tcp_max_syn_backlog", 4096, 0, INT_MAX),
-    Definition::integer("ipv4/tcp_max_tw_buckets", 8192, 0, INT_MAX),
-    Definition::integer("ipv4/tcp_max_orphans", 8192, 0, INT_MAX),
-    Definition::integer("ipv4/tcp_synack_retries", 5, 0, 255),
-    Definition::integer("ipv4/tcp_retries1", 3, 0, 255),
-    Definition::integer("ipv4/tcp_retries2", 15, 0, 255),
-    Definition::integer("ipv4/tcp_tw_reuse", 2, 0, 2),
-    Definition::integer("ipv4/tcp_syncookies", 1, 0, 2),
-    Definition::boolean("ipv4/tcp_sack", 1),
-    Definition::integer("ipv4/tcp_timestamps", 1, 0, 2),
-    Definition::boolean("ipv4/tcp_window_scaling", 1),
     Definition::boolean("ipv4/tcp_slow_start_after_idle", 1),
     Definition::boolean("ipv4/tcp_no_metrics_save", 0),
     Definition::integer("ipv4/tcp_notsent_lowat", -1, -1, INT_MAX),
@@ -281,6 +270,29 @@ sysctls! {
     tcp_keepalive_probes = Definition::integer("ipv4/tcp_keepalive_probes", 9, 1, 127);
     /// Repetitions of a SYN before a connection fails.
     tcp_syn_retries = Definition::integer("ipv4/tcp_syn_retries", 6, 1, 127);
+    /// The most half-open connections of a listener without SYN cookies.
+    tcp_max_syn_backlog = Definition::integer("ipv4/tcp_max_syn_backlog", 4096, 0, INT_MAX);
+    /// The most connections that wait for late segments.
+    tcp_max_tw_buckets = Definition::integer("ipv4/tcp_max_tw_buckets", 8192, 0, INT_MAX);
+    /// The most connections that no program has open, and that are not ended yet.
+    tcp_max_orphans = Definition::integer("ipv4/tcp_max_orphans", 8192, 0, INT_MAX);
+    /// Repetitions of the answer to a SYN.
+    tcp_synack_retries = Definition::integer("ipv4/tcp_synack_retries", 5, 0, 255);
+    /// Time-outs after which a path is suspected to swallow long segments.
+    tcp_retries1 = Definition::integer("ipv4/tcp_retries1", 3, 0, 255);
+    /// Time-outs after which a connection ends.
+    tcp_retries2 = Definition::integer("ipv4/tcp_retries2", 15, 0, 255);
+    /// Whether a connection may follow one that waits for late segments: never, always, over the
+    /// loop.
+    tcp_tw_reuse = Definition::integer("ipv4/tcp_tw_reuse", 2, 0, 2);
+    /// The use of SYN cookies: never, when the queue is full, always.
+    tcp_syncookies = Definition::integer("ipv4/tcp_syncookies", 1, 0, 2);
+    /// Whether selective acknowledgements are wanted.
+    tcp_sack = Definition::boolean("ipv4/tcp_sack", 1);
+    /// Whether timestamps are wanted.
+    tcp_timestamps = Definition::integer("ipv4/tcp_timestamps", 1, 0, 2);
+    /// Whether windows are scaled.
+    tcp_window_scaling = Definition::boolean("ipv4/tcp_window_scaling", 1);
     /// Seconds that a closed connection waits for the end of its peer.
     tcp_fin_timeout = Definition::integer("ipv4/tcp_fin_timeout", 60, 0, INT_MAX);
     /// Bytes that what belongs to a socket beside its buffers may take, as Linux counts them.

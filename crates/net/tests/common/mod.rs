@@ -2,12 +2,13 @@
 
 #![allow(dead_code, reason = "each program of tests uses some of them")]
 
+use std::net::Ipv4Addr;
 use std::sync::{Arc, LazyLock};
 
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, mount};
 use net::inet::Loopback;
-use net::{Caller, Socket, SocketOps, Stack, WaitPolicy};
+use net::{Caller, Frame, Socket, SocketOps, Stack, WaitPolicy};
 
 /// Terms of a call that does not wait.
 pub const NOW: WaitPolicy = WaitPolicy {
@@ -50,4 +51,40 @@ pub fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
 /// The family's operations of an open socket.
 pub fn protocol(file: &File) -> &dyn SocketOps {
     file.ops_as::<Socket>().unwrap().ops()
+}
+
+/// An Ethernet frame with a segment from a made-up host to one whose hardware address ends as its
+/// own one does.
+pub fn forged(
+    from: ([u8; 4], u16),
+    to: (Ipv4Addr, u16),
+    header: &tcp::Header,
+    data: &[u8],
+) -> Frame {
+    let mut segment = vec![0; header.length()];
+    let header = tcp::Header {
+        source: from.1,
+        destination: to.1,
+        ..*header
+    };
+    header.emit(&mut segment).unwrap();
+    segment.extend_from_slice(data);
+    let sum = tcp::checksum(Ipv4Addr::from(from.0).into(), to.0.into(), &segment);
+    segment[16..18].copy_from_slice(&sum.to_be_bytes());
+    let packet = ip::ipv4::Header {
+        tos: 0,
+        id: 1,
+        dont_fragment: true,
+        more_fragments: false,
+        offset: 0,
+        ttl: 64,
+        protocol: 6,
+        source: from.0.into(),
+        destination: to.0,
+    };
+    let mac = [2, 0, 0, 0, 0, to.0.octets()[3]];
+    let link = [&mac[..], &[2, 0, 0, 0, 0, 9, 8, 0]].concat();
+    Frame {
+        data: [&link[..], &packet.emit(segment.len()), &segment].concat(),
+    }
 }

@@ -126,6 +126,12 @@ impl Host {
     /// Gives a whole packet to the sockets, and complains if it is for nobody.
     fn deliver(&self, stack: &InetStack, interface: &Interface, packet: &Whole<'_>) {
         let header = &packet.header;
+        if Self::is_tcp(header, packet.class) {
+            self.receive_tcp(stack, interface, header, packet.payload);
+            if !stack.hears_raw_packets() {
+                return;
+            }
+        }
         let Ok(data) = fallible::copy_of(packet.payload) else {
             return;
         };

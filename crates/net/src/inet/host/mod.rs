@@ -8,10 +8,11 @@ mod input;
 mod output;
 mod registry;
 mod state;
+mod tcp;
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use abi::errno::Errno;
 use alarms::Alarms;
@@ -19,8 +20,10 @@ use fs::Result;
 use ip::Nanos;
 use ip::ipv4::Header;
 use output::{OutgoingPacket, transport_header};
-use state::{Class, ETH_P_ARP, HostState, Work};
+use state::{Class, ETH_P_ARP, HostState, OutgoingFrame, Work};
 use task::{Mutex, Once};
+use tcp::TcpLayer;
+pub(super) use tcp::UnownedConnection;
 
 pub use self::state::Change;
 use super::datagram::Datagram;
@@ -53,6 +56,7 @@ pub struct Host {
     /// Nanoseconds since some time before.
     clock: fn() -> Nanos,
     alarms: Mutex<Alarms>,
+    tcp: TcpLayer,
     this: Weak<Self>,
 }
 
@@ -87,6 +91,7 @@ impl Host {
             listener: Once::new(),
             clock,
             alarms: Mutex::default(),
+            tcp: TcpLayer::new(),
             this: this.clone(),
         })
     }
@@ -188,7 +193,7 @@ impl Host {
             (result, state.deadline())
         };
         self.wake_by(due);
-        self.perform(work);
+        self.finish(work);
         result
     }
 
@@ -205,13 +210,14 @@ impl Host {
     /// When [`Self::run_timers`] has something to do, if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
-        self.state.lock().deadline()
+        let due = [self.state.lock().deadline(), self.tcp.deadline()];
+        due.into_iter().flatten().min()
     }
 
-    /// Does work that tables have left to do.
-    fn perform(&self, work: Work) {
+    /// Sends frames that tables have left to be sent.
+    fn send_frames(&self, frames: &mut Vec<OutgoingFrame>) {
         let stack = self.stack.get().and_then(Weak::upgrade);
-        for outgoing in work.frames {
+        for outgoing in frames.drain(..) {
             if let Some(stack) = &stack
                 && stack.core.taps.any()
                 && let Some(interface) = self.interface(outgoing.index)
@@ -222,6 +228,13 @@ impl Host {
             // What is lost is counted.
             let _ = self.hand_over(outgoing.index, &*outgoing.device, outgoing.frame);
         }
+    }
+
+    /// Does work that tables have left to do, with no lock of a connection held: it may be about
+    /// that one.
+    fn finish(&self, mut work: Work) {
+        self.send_frames(&mut work.frames);
+        let stack = self.stack.get().and_then(Weak::upgrade);
         if let Some(listener) = self.listener.get().and_then(Weak::upgrade) {
             for change in &work.changes {
                 listener.changed(self, change);
@@ -262,6 +275,7 @@ impl Host {
                 let _ = fallible::push(&mut work.expired, expired.quote);
             }
         });
+        self.run_tcp_timers();
     }
 }
 
@@ -298,14 +312,27 @@ impl Network for Host {
     }
 
     fn connect(&self, stack: &InetStack, request: ConnectRequest) {
-        match self.route(request.to.ip(), 0) {
+        match self.route(request.to.ip(), request.options().interface) {
             Ok(route) if route.local => Loopback.connect(stack, request),
-            result => {
+            Ok(route) => self.begin_connection(stack, request, &route),
+            Err(error) => {
                 if let Some(initiator) = request.initiator() {
-                    initiator.connect_failed(result.err().unwrap_or(Errno::ENETUNREACH));
+                    initiator.connect_failed(error);
                 }
             }
         }
+    }
+
+    fn can_connect(&self, from: SocketAddr, to: SocketAddr) -> bool {
+        self.can_begin(from, to)
+    }
+
+    fn stop_listening(&self, listener: u64) {
+        self.stop_tcp_listener(listener);
+    }
+
+    fn handle_tcp_error(&self, error: &ip::icmp::Error<'_>, errno: Errno) -> bool {
+        self.take_tcp_error(error, errno)
     }
 
     fn transmit(&self, stack: &InetStack, datagram: Datagram) -> Result<()> {

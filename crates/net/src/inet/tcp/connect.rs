@@ -1,17 +1,23 @@
 //! Beginning a connection, and what becomes of it.
 
 use alloc::sync::{Arc, Weak};
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use abi::errno::Errno;
 use fs::Result;
 
-use super::{Connection, ConnectionEnd, State, TcpSocket};
+use super::{Connection, ConnectionEnd, State, TcpEngine, TcpOptions, TcpSocket};
 use crate::inet::bind_table::{BindAddress, PortBinding};
 use crate::{Address, WaitPolicy};
 
 /// The one who began a connection, and hears what becomes of it.
 pub trait Initiator: Send + Sync {
+    /// Tells of the engine that makes the connection, which can be told that it is not wanted any
+    /// more.
+    fn connect_began(&self, engine: Arc<dyn TcpEngine>) {
+        let _ = engine;
+    }
+
     /// Tells that the connection is established; what it sends goes to `peer`.
     fn connect_established(&self, peer: ConnectionEnd);
 
@@ -27,6 +33,7 @@ pub struct ConnectRequest {
     pub to: SocketAddr,
     end: ConnectionEnd,
     initiator: Weak<dyn Initiator>,
+    options: TcpOptions,
 }
 
 impl ConnectRequest {
@@ -43,7 +50,14 @@ impl ConnectRequest {
             to,
             end,
             initiator,
+            options: TcpOptions::default(),
         }
+    }
+
+    /// Options of the socket of the one who began it.
+    #[must_use]
+    pub fn options(&self) -> &TcpOptions {
+        &self.options
     }
 
     /// The end of the one who began it.
@@ -60,9 +74,21 @@ impl ConnectRequest {
 }
 
 impl Initiator for TcpSocket {
+    fn connect_began(&self, engine: Arc<dyn TcpEngine>) {
+        let mut state = self.state.lock();
+        if state.connecting.is_some() {
+            state.connecting_engine = Some(engine);
+            return;
+        }
+        // It was closed in the meantime.
+        drop(state);
+        engine.abort();
+    }
+
     fn connect_established(&self, peer: ConnectionEnd) {
         {
             let mut state = self.state.lock();
+            state.connecting_engine = None;
             let local = state.binding.as_ref().map(|binding| binding.address);
             match (state.connecting.take(), local) {
                 (Some(remote), Some(local)) => {
@@ -79,8 +105,7 @@ impl Initiator for TcpSocket {
                 }
             }
         }
-        self.endpoint.readable.notify();
-        self.endpoint.writable.notify();
+        self.endpoint.notify_all();
     }
 
     fn connect_failed(&self, error: Errno) {
@@ -88,11 +113,11 @@ impl Initiator for TcpSocket {
         let old = {
             let mut state = self.state.lock();
             state.connecting = None;
-            self.release_connect_state(&mut state)
+            let engine = state.connecting_engine.take();
+            (self.release_connect_state(&mut state), engine)
         };
         drop(old);
-        self.endpoint.readable.notify();
-        self.endpoint.writable.notify();
+        self.endpoint.notify_all();
     }
 }
 
@@ -120,7 +145,7 @@ impl TcpSocket {
     /// Begins a connection.
     pub(super) fn start_connect(&self, to: SocketAddr) -> Result<()> {
         let stack = self.common.stack();
-        let route = stack.route(to.ip())?;
+        let route = stack.route_for(&self.endpoint.options, to.ip())?;
         let from = {
             let mut state = self.state.lock();
             if state.backlog.is_some()
@@ -142,17 +167,11 @@ impl TcpSocket {
                     }
                     binding.address
                 }
-                none => {
-                    none.insert(self.bind_port(
-                        BindAddress {
-                            ip: route.source,
-                            dual_stack: false,
-                        },
-                        0,
-                    )?)
-                    .address
-                }
+                none => none.insert(self.bind_free_port(route.source, to)?).address,
             };
+            if !stack.network.can_connect(address, to) {
+                return Err(Errno::EADDRNOTAVAIL);
+            }
             let active = &self.tables().active_connections;
             if !active.lock().insert((address, to)) {
                 return Err(Errno::EADDRNOTAVAIL);
@@ -162,9 +181,28 @@ impl TcpSocket {
             state.result_pending = true;
             address
         };
-        let request = ConnectRequest::new(from, to, self.end(), self.this.clone());
+        let mut request = ConnectRequest::new(from, to, self.end(), self.this.clone());
+        if !route.local {
+            request.options = self.engine_options();
+        }
         stack.network.connect(stack, request);
         Ok(())
+    }
+
+    /// Binds a port that nobody has, and from which a connection can be made.
+    ///
+    /// # Errors
+    /// Those of binding; `EADDRNOTAVAIL` if from none of the ports it can.
+    fn bind_free_port(&self, source: IpAddr, to: SocketAddr) -> Result<PortBinding<Self>> {
+        let stack = self.common.stack();
+        let [first, last] = stack.core.sysctls.ip_local_port_range.range();
+        for _ in first..=last {
+            let binding = self.bind_port(BindAddress::connected(source), 0)?;
+            if stack.network.can_connect(binding.address, to) {
+                return Ok(binding);
+            }
+        }
+        Err(Errno::EADDRNOTAVAIL)
     }
 
     /// The result of the connection that was begun; `None`: not known yet.

@@ -12,8 +12,9 @@ use abi::errno::Errno;
 use fs::Result;
 use fs::poll::{Events, PollObserver};
 use task::Once;
+use tcp::State;
 
-use super::{TcpEndpoint, new_endpoint, reset_by_peer};
+use super::{TcpEndpoint, TcpOptions, new_endpoint, note_reset};
 use crate::inet::stack::InetStack;
 use crate::socket::SocketOptions;
 use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN, WAS_RESET};
@@ -46,6 +47,23 @@ pub enum TcpState {
     Closing = 11,
 }
 
+impl From<State> for TcpState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Closed => Self::Close,
+            State::SynSent => Self::SynSent,
+            State::SynReceived => Self::SynReceived,
+            State::Established => Self::Established,
+            State::FinWait1 => Self::FinWait1,
+            State::FinWait2 => Self::FinWait2,
+            State::CloseWait => Self::CloseWait,
+            State::Closing => Self::Closing,
+            State::LastAck => Self::LastAck,
+            State::TimeWait => Self::TimeWait,
+        }
+    }
+}
+
 /// A protocol engine as one connection's socket sees it. That there is more to send, or more room
 /// to receive, an engine is told as an observer of its [`TcpBuffers`].
 pub trait TcpEngine: Send + Sync {
@@ -55,8 +73,33 @@ pub trait TcpEngine: Send + Sync {
     /// The program resets the connection: a RST is due now.
     fn abort(&self);
 
+    /// The program has closed the socket: as [`Self::shutdown`], and nobody receives any more.
+    fn close(&self) {
+        self.shutdown();
+    }
+
     /// The state of the connection, once it is made.
     fn state(&self) -> TcpState;
+
+    /// The program has set an option.
+    fn set_options(&self, options: &TcpOptions) {
+        let _ = options;
+    }
+
+    /// Facts about the connection (`TCP_INFO`), if there are segments to know any of.
+    fn info(&self) -> Option<tcp::Info> {
+        None
+    }
+
+    /// The time by the engine's clock.
+    fn now(&self) -> u64 {
+        task::now_ns()
+    }
+
+    /// Bytes that were sent and have not gone out once.
+    fn not_sent(&self) -> usize {
+        0
+    }
 }
 
 /// The engine of a connection over the loop: both endpoints are sockets', so that what one side
@@ -82,7 +125,8 @@ impl TcpEngine for LoopbackEngine<'_> {
 
     fn abort(&self) {
         if !self.is_over() {
-            reset_by_peer(self.peer);
+            note_reset(self.peer);
+            self.peer.notify_all();
         }
     }
 
@@ -114,6 +158,11 @@ impl ConnectionEnd {
             endpoint,
             engine: None,
         }
+    }
+
+    /// Bytes that the end's receive buffer has room for.
+    pub(in crate::inet) fn receive_buffer(&self) -> usize {
+        self.endpoint.options.receive_buffer()
     }
 
     /// Whether the end is a socket's, to which no packets go.
@@ -196,10 +245,44 @@ impl TcpBuffers {
     /// Drops bytes that were acknowledged, at most those there are, and makes room for the socket
     /// to send.
     pub fn release(&self, bytes: usize) {
+        self.release_quietly(bytes);
+        self.notify(News {
+            space: true,
+            ..News::default()
+        });
+    }
+
+    /// As [`Self::release`], and tells nobody.
+    pub(in crate::inet) fn release_quietly(&self, bytes: usize) {
         self.unacknowledged.queue.lock().release_acknowledged(bytes);
-        if let Some(socket) = self.socket.get() {
+    }
+
+    /// The number of bytes that were delivered and that the program has not received.
+    pub(in crate::inet) fn unread(&self) -> usize {
+        let socket = self.socket.get();
+        socket.map_or(0, |socket| socket.queue.lock().bytes.len())
+    }
+
+    /// Tells the program what has happened without its being told.
+    pub(in crate::inet) fn notify(&self, news: News) {
+        let Some(socket) = self.socket.get() else {
+            return;
+        };
+        if news.end {
+            socket.notify_all();
+            return;
+        }
+        if news.data {
+            socket.readable.notify_events(Events::READABLE);
+        }
+        if news.space {
             socket.notify_write_space();
         }
+    }
+
+    /// The socket's options; `None` as long as there is no socket.
+    pub(in crate::inet) fn socket_options(&self) -> Option<&SocketOptions> {
+        self.socket.get().map(|socket| &*socket.options)
     }
 
     /// The number of bytes that can be delivered: the window to advertise.
@@ -217,28 +300,44 @@ impl TcpBuffers {
     /// `EPIPE` if the program has closed the socket: a reset is due. `ENOMEM` if memory is short:
     /// the bytes were lost on their way.
     pub fn deliver(&self, data: &[u8]) -> Result<usize> {
+        let delivered = self.deliver_quietly(data)?;
+        self.notify(News {
+            data: delivered > 0,
+            ..News::default()
+        });
+        Ok(delivered)
+    }
+
+    /// As [`Self::deliver`], and tells nobody.
+    ///
+    /// # Errors
+    /// Those of [`Self::deliver`].
+    pub(in crate::inet) fn deliver_quietly(&self, data: &[u8]) -> Result<usize> {
         let socket = self.socket.get().ok_or(Errno::EPIPE)?;
-        let delivered = {
-            let mut queue = socket.queue.lock();
-            if queue.closed {
-                return Err(Errno::EPIPE);
-            }
-            let window = socket.options.receive_buffer();
-            let delivered = data.len().min(window.saturating_sub(queue.charged_bytes));
-            let delivered = queue.cover(delivered);
-            queue.append(&data[..delivered])?;
-            delivered
-        };
-        if delivered > 0 {
-            socket.readable.notify_events(Events::READABLE);
+        let mut queue = socket.queue.lock();
+        if queue.closed {
+            return Err(Errno::EPIPE);
         }
+        let window = socket.options.receive_buffer();
+        let delivered = data.len().min(window.saturating_sub(queue.charged_bytes));
+        let delivered = queue.cover(delivered);
+        queue.append(&data[..delivered])?;
         Ok(delivered)
     }
 
     /// Delivers the end of the stream: the peer's FIN is next.
     pub fn deliver_end(&self) {
+        self.deliver_end_quietly();
+        self.notify(News {
+            end: true,
+            ..News::default()
+        });
+    }
+
+    /// As [`Self::deliver_end`], and tells nobody.
+    pub(in crate::inet) fn deliver_end_quietly(&self) {
         if let Some(socket) = self.socket.get() {
-            socket.shutdown(RCV_SHUTDOWN | FIN_RECEIVED);
+            socket.note_shutdown(RCV_SHUTDOWN | FIN_RECEIVED);
         }
     }
 
@@ -247,11 +346,23 @@ impl TcpBuffers {
     pub fn fail(&self, error: Errno) {
         if let Some(socket) = self.socket.get() {
             if error == Errno::ECONNRESET {
-                reset_by_peer(socket);
+                note_reset(socket);
             } else {
                 socket.set_error(error);
-                socket.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
+                socket.note_shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
             }
+            socket.notify_all();
         }
     }
+}
+
+/// Events of a connection of which its socket's observers have not been told.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::inet) struct News {
+    /// Bytes have come.
+    pub(in crate::inet) data: bool,
+    /// There is room to send.
+    pub(in crate::inet) space: bool,
+    /// Nothing more comes, or goes.
+    pub(in crate::inet) end: bool,
 }

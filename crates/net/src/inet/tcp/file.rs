@@ -8,11 +8,11 @@ use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
 
-use super::{TcpSocket, reset_as_eof, reset_by_peer};
+use super::{TcpSocket, note_reset, reset_as_eof};
 use crate::inet::bind_table::BindAddress;
 use crate::inet::inet_socket::Family;
 use crate::inet::option_table::{IPV6, TCP};
-use crate::inet::options;
+use crate::inet::options::{self, SOL_SOCKET};
 use crate::socket::byte_stream::Senders;
 use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{
@@ -230,7 +230,8 @@ impl SocketOps for TcpSocket {
         match result {
             Err(Errno::EPIPE) if !self.endpoint.is_shut_down(SEND_SHUTDOWN) => {
                 // The peer is gone. That is learnt from its answer to what is sent now.
-                reset_by_peer(&self.endpoint);
+                note_reset(&self.endpoint);
+                self.endpoint.notify_all();
                 Ok(len)
             }
             result => result,
@@ -311,7 +312,11 @@ impl SocketOps for TcpSocket {
     }
 
     fn unsent_bytes(&self) -> usize {
-        self.cork.held()
+        let below = self.connection.load().map_or(0, |connection| {
+            let peer = &connection.peer;
+            peer.with_engine(&self.endpoint, |engine| engine.not_sent())
+        });
+        below + self.cork.held()
     }
 
     fn at_mark(&self) -> Result<bool> {
@@ -343,6 +348,11 @@ impl SocketOps for TcpSocket {
         if level == TCP {
             self.on_cork_option(option);
         }
+        self.tell_engine((level, option));
         Ok(())
+    }
+
+    fn on_socket_option(&self, option: u32) {
+        self.tell_engine((SOL_SOCKET, option));
     }
 }

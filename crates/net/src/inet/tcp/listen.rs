@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
@@ -11,7 +12,7 @@ use fs::poll::Events;
 
 use super::connect::ConnectRequest;
 use super::defer_accept::DeferredConnection;
-use super::{Connection, TcpSocket, new_endpoint, tap};
+use super::{Connection, ConnectionEnd, TcpOptions, TcpSocket, new_endpoint, tap};
 use crate::inet::bind_table::{BindAddress, reuseport_hash};
 use crate::inet::inet_socket::InetSocket;
 use crate::inet::stack::InetStack;
@@ -28,20 +29,7 @@ impl InetStack {
         {
             return initiator.connect_established(request.end().clone());
         }
-        let listeners = self.tcp.bind_table.lookup(request.to, |socket, fit| {
-            socket.in_listen_state().then_some(fit)
-        });
-        let chosen = match listeners.len() {
-            0 => None,
-            1 => listeners.first(),
-            n => {
-                let chosen = listeners
-                    .iter()
-                    .find_map(|listener| listener.endpoint.options.select_reuseport(&[], n));
-                listeners.get(chosen.unwrap_or_else(|| reuseport_hash(request.from, request.to, n)))
-            }
-        };
-        let refused = match chosen {
+        let refused = match self.select_listener(request.from, request.to) {
             Some(listener) => listener.enqueue_connection(request),
             None => Some(request),
         };
@@ -51,6 +39,120 @@ impl InetStack {
             tap::tap_refusal(self, &request);
             initiator.connect_failed(Errno::ECONNREFUSED);
         }
+    }
+
+    /// The socket that listens for connections from one address to another.
+    fn select_listener(&self, from: SocketAddr, to: SocketAddr) -> Option<Arc<TcpSocket>> {
+        let listeners = self
+            .tcp
+            .bind_table
+            .lookup(to, |socket, fit| socket.in_listen_state().then_some(fit));
+        let chosen = match listeners.len() {
+            0 | 1 => 0,
+            n => {
+                let chosen = listeners
+                    .iter()
+                    .find_map(|listener| listener.endpoint.options.select_reuseport(&[], n));
+                chosen.unwrap_or_else(|| reuseport_hash(from, to, n))
+            }
+        };
+        listeners.into_iter().nth(chosen)
+    }
+
+    /// The listener of segments from one address to another.
+    pub(in crate::inet) fn tcp_listener(
+        &self,
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> Option<TcpListener> {
+        self.select_listener(from, to).map(TcpListener)
+    }
+}
+
+/// A socket that listens, as a protocol engine sees it.
+pub(in crate::inet) struct TcpListener(Arc<TcpSocket>);
+
+/// The terms on which a listener takes connections at the moment.
+pub(in crate::inet) struct ListenTerms {
+    /// Connections that wait to be accepted, and may, less one.
+    pub(in crate::inet) waiting: usize,
+    pub(in crate::inet) limit: usize,
+    /// `TCP_DEFER_ACCEPT`, seconds.
+    pub(in crate::inet) defer_accept_s: u32,
+    /// Bytes that a connection's receive buffer has room for.
+    pub(in crate::inet) receive_buffer: usize,
+    pub(in crate::inet) options: TcpOptions,
+}
+
+/// A socket for a connection that nobody has accepted yet.
+pub(in crate::inet) struct TcpChild(Arc<TcpSocket>);
+
+impl TcpListener {
+    /// Number of the socket, which no other has had.
+    pub(in crate::inet) fn id(&self) -> u64 {
+        self.0.common.id
+    }
+
+    /// Whether it still listens.
+    pub(in crate::inet) fn is_open(&self) -> bool {
+        self.0.in_listen_state()
+    }
+
+    /// The terms on which it takes connections; `None` if it does not listen any more.
+    pub(in crate::inet) fn terms(&self) -> Option<ListenTerms> {
+        let (waiting, limit) = self.0.backlog()?;
+        Some(ListenTerms {
+            waiting,
+            limit,
+            defer_accept_s: self.0.defer_accept_s(),
+            receive_buffer: self.0.endpoint.options.receive_buffer(),
+            options: self.0.engine_options(),
+        })
+    }
+
+    /// Makes the socket of a connection whose other end is `peer`.
+    pub(in crate::inet) fn create_child(
+        &self,
+        peer: ConnectionEnd,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> TcpChild {
+        TcpChild(self.0.create_child(Connection {
+            peer,
+            local,
+            remote,
+        }))
+    }
+
+    /// Lets a connection wait to be accepted. It is reset if nobody listens any more.
+    pub(in crate::inet) fn enqueue(&self, child: TcpChild) {
+        let is_queued = {
+            let mut state = self.0.state.lock();
+            state.backlog.as_mut().is_some_and(|backlog| {
+                let queue = &mut backlog.accept_queue;
+                fallible::push_back(queue, child.0.clone()).is_ok()
+            })
+        };
+        if is_queued {
+            self.0.endpoint.readable.notify_events(Events::READABLE);
+        } else {
+            child.discard();
+        }
+    }
+}
+
+impl TcpChild {
+    /// The socket's end of the connection.
+    pub(in crate::inet) fn end(&self) -> ConnectionEnd {
+        self.0.end()
+    }
+
+    /// Ends a connection that nobody will accept, with a reset.
+    pub(in crate::inet) fn discard(self) {
+        if let Some(connection) = self.0.connection.load() {
+            self.0.abort(&connection);
+        }
+        self.0.close();
     }
 }
 
@@ -84,7 +186,11 @@ impl TcpSocket {
                 backlog.pending_requests.push_back(request);
                 return None;
             }
-            let server = self.create_child(&request);
+            let server = self.create_child(Connection {
+                peer: request.end().clone(),
+                local: request.to,
+                remote: request.from,
+            });
             match self.defer_accept_s() {
                 0 => backlog.accept_queue.push_back(server.clone()),
                 seconds => {
@@ -102,18 +208,14 @@ impl TcpSocket {
     }
 
     /// The server's side of a connection.
-    pub(super) fn create_child(&self, request: &ConnectRequest) -> Arc<Self> {
+    pub(super) fn create_child(&self, connection: Connection) -> Arc<Self> {
         let common = InetSocket::new(self.common.stack(), self.common.family());
         common.options.inherit_from(&self.common.options);
         let options = self.endpoint.options.inherit();
         let endpoint = new_endpoint(&self.common.stack().core, options);
         let server = Self::with_endpoint(common, endpoint);
         server.set_user_timeout_ms(self.user_timeout_ms());
-        server.set_connection(Connection {
-            peer: request.end().clone(),
-            local: request.to,
-            remote: request.from,
-        });
+        server.set_connection(connection);
         server
     }
 
@@ -133,6 +235,7 @@ impl TcpSocket {
         else {
             return;
         };
+        self.common.stack().network.stop_listening(self.common.id);
         for socket in accept_queue
             .into_iter()
             .chain(deferred.iter().map(|deferred| deferred.server.clone()))

@@ -6,6 +6,7 @@ mod defer_accept;
 mod engine;
 mod file;
 mod listen;
+mod options;
 mod tap;
 mod user_timeout;
 
@@ -17,11 +18,14 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use abi::errno::Errno;
 pub use connect::{ConnectRequest, Initiator};
 use cork::Cork;
+pub(super) use engine::News;
 pub use engine::{ConnectionEnd, TcpBuffers, TcpEngine, TcpState};
 use fs::Result;
 use fs::poll::Events;
 use linux_raw_sys::net;
 use listen::Backlog;
+pub(super) use listen::{ListenTerms, TcpListener};
+pub use options::TcpOptions;
 use task::{Mutex, RcuArc};
 
 use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePolicy};
@@ -98,6 +102,8 @@ struct State {
     backlog: Option<Backlog>,
     /// The address a connection is being made to.
     connecting: Option<SocketAddr>,
+    /// The engine that makes it, if one does.
+    connecting_engine: Option<Arc<dyn TcpEngine>>,
     /// A call that began a connection returned before there was one, and nobody has been told of it
     /// since.
     result_pending: bool,
@@ -241,6 +247,17 @@ impl TcpSocket {
             None if self.state.lock().connecting.is_some() => TcpState::SynSent,
             None => TcpState::Close,
         }
+    }
+
+    /// Facts about a connection that has segments, bytes that have not gone out once, and the time
+    /// that the facts are of.
+    pub(super) fn engine_info(&self) -> Option<(::tcp::Info, usize, u64)> {
+        let connection = self.connection.load()?;
+        let peer = &connection.peer;
+        peer.with_engine(&self.endpoint, |engine| {
+            let info = engine.info()?;
+            Some((info, engine.not_sent(), engine.now()))
+        })
     }
 
     fn bind_port(&self, address: BindAddress, port: u16) -> Result<PortBinding<Self>> {
@@ -428,12 +445,17 @@ impl TcpSocket {
     fn close(&self) {
         self.tables().sockets.remove(self.common.id);
         self.stop_listening();
-        let places = {
+        let (places, engine) = {
             let mut state = self.state.lock();
             state.connecting = None;
-            (self.release_connect_state(&mut state), state.binding.take())
+            let engine = state.connecting_engine.take();
+            let places = (self.release_connect_state(&mut state), state.binding.take());
+            (places, engine)
         };
         drop(places);
+        if let Some(engine) = engine {
+            engine.abort();
+        }
         let unread = {
             let mut queue = self.endpoint.queue.lock();
             let old = core::mem::replace(
@@ -460,13 +482,40 @@ impl TcpSocket {
             self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
             connection
                 .peer
-                .with_engine(&self.endpoint, |engine| engine.shutdown());
+                .with_engine(&self.endpoint, |engine| engine.close());
+            self.linger(&connection);
         }
+    }
+
+    /// Waits until the peer has acknowledged everything, as long as the program has said
+    /// (`SO_LINGER`). Over the loop it has.
+    fn linger(&self, connection: &Connection) {
+        let linger = self.endpoint.options.linger();
+        let seconds = u64::try_from(linger.seconds).unwrap_or(0);
+        if !linger.on || seconds == 0 || connection.peer.is_loopback() {
+            return;
+        }
+        let wait = WaitPolicy {
+            nonblocking: false,
+            timeout_ns: seconds.saturating_mul(1_000_000_000),
+        };
+        let is_acknowledged = || {
+            let state = connection
+                .peer
+                .with_engine(&self.endpoint, |engine| engine.state());
+            let waits = matches!(
+                state,
+                TcpState::FinWait1 | TcpState::Closing | TcpState::LastAck
+            );
+            (!waits).then_some(Ok(()))
+        };
+        // A signal ends the wait, and what is left goes out all the same.
+        let _ = wait.wait_on(&self.endpoint.writable, is_acknowledged);
     }
 }
 
-/// The peer has reset the connection of `endpoint`.
-fn reset_by_peer(endpoint: &TcpEndpoint) {
+/// The peer has reset the connection of `endpoint`, of whose observers none has been told.
+fn note_reset(endpoint: &TcpEndpoint) {
     // One whose peer has said already that there is no more can only be told that it cannot send.
     if !endpoint.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
         endpoint.set_error(if endpoint.is_shut_down(FIN_RECEIVED) {
@@ -475,7 +524,7 @@ fn reset_by_peer(endpoint: &TcpEndpoint) {
             Errno::ECONNRESET
         });
     }
-    endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED | WAS_RESET);
+    endpoint.note_shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED | WAS_RESET);
 }
 
 /// A reset that came after the end of the stream is none for who receives.

@@ -1,7 +1,8 @@
 //! The longest that bytes wait for a peer that does not receive (`TCP_USER_TIMEOUT`, `tcp(7)`; RFC
 //! 5482).
 //!
-//! Bytes that have not found room in the receiver's buffer are as bytes that were not acknowledged.
+//! An engine that carries the connection sees to that itself. Over the loop it is done here: bytes
+//! that have not found room in the receiver's buffer are as bytes that were not acknowledged.
 //! While there are such, and the socket was told how long they may wait, a timer looks whether they
 //! have moved; at any other time there is none.
 
@@ -66,7 +67,7 @@ impl TcpSocket {
     /// Has what was sent looked after, if it may not wait for ever and does wait.
     #[inline]
     pub(super) fn check_user_timeout(&self, connection: &Connection) {
-        if self.user_timeout_ms() != 0 {
+        if self.user_timeout_ms() != 0 && connection.peer.is_loopback() {
             self.arm_user_timer(connection);
         }
     }

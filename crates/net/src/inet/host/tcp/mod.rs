@@ -1,0 +1,676 @@
+//! TCP over interfaces: the table of what segments can be for, and the ways into it and out of it
+//! (`docs/ip.md`, "TCP").
+
+mod connection;
+mod deadlines;
+mod listener;
+mod table;
+
+use alloc::sync::{Arc, Weak};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use ::tcp::{
+    Arrival, Connection, CookiePolicy, Ends, Error, Flags, Handshake, Header, Incoming,
+    ListenConfig, Listener, Malformed, Reaction, Secret, Segment, Seq, SynCookies, TimeWait,
+    Verdict,
+};
+use abi::errno::Errno;
+use connection::WireConnection;
+use fs::Result;
+use ip::{Nanos, icmp, ipv4};
+use listener::{ListenerState, WireListener};
+use table::{Due, Entry, Number, Table};
+use task::Mutex;
+
+use super::Host;
+use super::output::OutgoingPacket;
+use super::state::{Class, Work};
+use crate::inet::datagram::PathMtuDiscovery;
+use crate::inet::ip::TCP;
+use crate::inet::network::Route;
+use crate::inet::stack::InetStack;
+use crate::inet::tcp::{ConnectRequest, ListenTerms, TcpListener, TcpOptions, TcpState};
+use crate::socket::Interface;
+use crate::socket::memory::Transport;
+
+/// Bytes of the headers of IP and TCP without options.
+const HEADERS: u16 = (ipv4::HEADER + ::tcp::HEADER) as u16;
+/// The mark that routers may change instead of dropping a packet, and what they change it to (RFC
+/// 3168, section 5).
+const ECT0: u8 = 2;
+const CONGESTED: u8 = 3;
+/// The least path that ICMP is believed to tell of (Linux `min_pmtu`).
+const LEAST_PATH: u32 = 552;
+/// The hop limit of segments of nobody.
+const HOPS: u8 = 64;
+
+/// Terms on which segments are sent.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    ttl: u8,
+    tos: u8,
+    /// The interface that they go out by; 0: that of the route.
+    via: u32,
+}
+
+impl Path {
+    /// The terms of segments of nobody.
+    const PLAIN: Self = Self {
+        ttl: HOPS,
+        tos: 0,
+        via: 0,
+    };
+
+    fn of(options: &TcpOptions) -> Self {
+        Self {
+            ttl: options.ttl,
+            tos: options.tos & !CONGESTED,
+            via: options.interface,
+        }
+    }
+}
+
+/// A segment is longer than its path takes, which is packets of so many bytes.
+struct TooLong(u16);
+
+/// Events that are counted (names of Linux' `/proc/net/snmp`).
+#[derive(Default)]
+pub(in crate::inet) struct TcpCounts {
+    active_opens: AtomicU64,
+    passive_opens: AtomicU64,
+    in_segments: AtomicU64,
+    out_segments: AtomicU64,
+    in_errors: AtomicU64,
+    in_checksum_errors: AtomicU64,
+    out_resets: AtomicU64,
+}
+
+impl TcpCounts {
+    /// The value of a counter by its name; 0 of one that does not count.
+    pub(in crate::inet) fn value(&self, name: &str) -> u64 {
+        let counter = match name {
+            // Van Jacobson's, as on Linux; times in milliseconds; as many as there is memory for.
+            "RtoAlgorithm" => return 1,
+            "RtoMin" => return 200,
+            "RtoMax" => return 120_000,
+            "MaxConn" => return u64::MAX,
+            "ActiveOpens" => &self.active_opens,
+            "PassiveOpens" => &self.passive_opens,
+            "InSegs" => &self.in_segments,
+            "OutSegs" => &self.out_segments,
+            "InErrs" => &self.in_errors,
+            "OutRsts" => &self.out_resets,
+            "InCsumErrors" => &self.in_checksum_errors,
+            _ => return 0,
+        };
+        counter.load(Ordering::Relaxed)
+    }
+}
+
+/// Adds one to a counter.
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A connection that no socket has.
+pub(in crate::inet) struct UnownedConnection {
+    pub(in crate::inet) ends: Ends,
+    pub(in crate::inet) state: TcpState,
+    /// Bytes that were sent and not acknowledged.
+    pub(in crate::inet) queued: usize,
+}
+
+/// The connections and listeners of a host.
+pub(super) struct TcpLayer {
+    secret: Secret,
+    cookies: SynCookies,
+    table: Mutex<Table>,
+    /// Connections that no program has open.
+    orphans: AtomicUsize,
+    counts: TcpCounts,
+}
+
+impl TcpLayer {
+    pub(super) fn new() -> Self {
+        let mut random = [[0; 8]; 6];
+        fs::devfs::fill_random(random.as_flattened_mut());
+        let [a, b, c, d, e, f] = random.map(u64::from_ne_bytes);
+        Self {
+            secret: Secret([a, b]),
+            cookies: SynCookies::new(Secret([c, d])),
+            table: Mutex::new(Table::new(Secret([e, f]))),
+            orphans: AtomicUsize::new(0),
+            counts: TcpCounts::default(),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.table.lock().deadline()
+    }
+
+    fn set_deadline(&self, number: Option<Number>, due: Nanos) {
+        if let Some(number) = number {
+            self.table.lock().set_deadline(number, Some(due));
+        }
+    }
+
+    fn set_listener_deadline(&self, listener: &WireListener, due: Nanos) {
+        self.table.lock().set_listener_deadline(listener, due);
+    }
+
+    fn remove(&self, number: Option<Number>) {
+        if let Some(number) = number {
+            let removed = self.table.lock().remove(number);
+            drop(removed);
+        }
+    }
+
+    /// Lets the rest of a connection wait for late segments, if not too many do.
+    fn wait(&self, stack: &Weak<InetStack>, number: Option<Number>, rest: TimeWait) {
+        let Some(number) = number else { return };
+        let stack = stack.upgrade();
+        let most = stack.map_or(0, |stack| stack.core.sysctls.tcp_max_tw_buckets.as_usize());
+        let mut table = self.table.lock();
+        let replaced = if table.waiting() < most {
+            table.wait(number, rest)
+        } else {
+            table.remove(number)
+        };
+        drop(table);
+        drop(replaced);
+    }
+
+    /// One more connection has lost its program. Returns whether it may stay: not if there are too
+    /// many of them, or too much memory is in use.
+    fn add_orphan(&self, stack: &Weak<InetStack>) -> bool {
+        let orphans = self.orphans.fetch_add(1, Ordering::Relaxed) + 1;
+        stack.upgrade().is_some_and(|stack| {
+            let sysctls = &stack.core.sysctls;
+            let [_, _, high] = sysctls.tcp_mem.limits();
+            orphans <= sysctls.tcp_max_orphans.as_usize()
+                && stack.core.memory(Transport::Tcp).pages() <= high
+        })
+    }
+
+    fn release_orphan(&self) {
+        self.orphans.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The segment of an answer with a reset, or of any other.
+fn is_reset(header: &Header) -> bool {
+    header.flags.contains(Flags::RST)
+}
+
+impl Host {
+    /// Does what is due of connections and listeners.
+    pub(super) fn run_tcp_timers(&self) {
+        let now = self.now();
+        loop {
+            let due = self.tcp.table.lock().take_due(now);
+            match due {
+                Some(Due::Connection(connection)) => connection.on_deadline(),
+                Some(Due::Listener(listener)) => listener.on_deadline(self),
+                Some(Due::Nothing) => {}
+                None => return self.wake_by(self.tcp.deadline()),
+            }
+        }
+    }
+
+    /// Sends a segment. One that finds no way, or no room, is lost, as on a wire.
+    ///
+    /// # Errors
+    /// [`TooLong`].
+    fn send_segment(
+        &self,
+        ends: &Ends,
+        path: Path,
+        header: &Header,
+        data: &[u8],
+        work: &mut Work,
+    ) -> core::result::Result<(), TooLong> {
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (ends.local.ip(), ends.remote.ip())
+        else {
+            return Ok(());
+        };
+        let mut bytes = [0; ::tcp::LONGEST_HEADER];
+        let Some(length) = header.emit(&mut bytes) else {
+            return Ok(());
+        };
+        let above = &mut bytes[..length];
+        let whole = length + data.len();
+        let mut sum = ip::Checksum::pseudo_header(source, destination, TCP, whole);
+        sum.add(above);
+        sum.add(data);
+        above[16..18].copy_from_slice(&sum.finish().to_be_bytes());
+        let now = self.now();
+        let mut state = self.state.lock();
+        // Without a route the peer is not there for now; it may be again before the end.
+        let Ok(route) = state.route(now, destination, path.via) else {
+            return Ok(());
+        };
+        // An address that was taken away sends nothing, until it is back.
+        if !state.is_own(source) || route.local {
+            return Ok(());
+        }
+        let packet = OutgoingPacket {
+            interface: route.interface_index,
+            header: ipv4::Header {
+                tos: path.tos,
+                id: 0,
+                dont_fragment: true,
+                more_fragments: false,
+                offset: 0,
+                ttl: path.ttl,
+                protocol: TCP,
+                source,
+                destination,
+            },
+            payload: [above, data],
+            discovery: PathMtuDiscovery::Always,
+        };
+        let result = state.send(now, &packet, work);
+        state.collect_events(work);
+        let due = state.deadline();
+        drop(state);
+        self.wake_by(due);
+        self.send_frames(&mut work.frames);
+        count(&self.tcp.counts.out_segments);
+        if is_reset(header) {
+            count(&self.tcp.counts.out_resets);
+        }
+        match result {
+            Err(Errno::EMSGSIZE) => Err(TooLong(u16::try_from(route.mtu).unwrap_or(u16::MAX))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a segment by itself.
+    fn send_alone(&self, ends: &Ends, path: Path, header: &Header) {
+        let mut work = Work::default();
+        // It has no data: it fits.
+        let _ = self.send_segment(ends, path, header, &[], &mut work);
+        self.finish(work);
+    }
+
+    /// Takes a segment that has come in, in a packet for this host.
+    pub(super) fn receive_tcp(
+        &self,
+        stack: &InetStack,
+        interface: &Interface,
+        packet: &ipv4::Header,
+        bytes: &[u8],
+    ) {
+        let counts = &self.tcp.counts;
+        count(&counts.in_segments);
+        let (source, destination) = (packet.source.into(), packet.destination.into());
+        let segment = match Segment::verify(source, destination, bytes) {
+            Ok(segment) => segment,
+            Err(error) => {
+                count(&counts.in_errors);
+                if error == Malformed::Checksum {
+                    count(&counts.in_checksum_errors);
+                }
+                return;
+            }
+        };
+        let arrival = Arrival {
+            congested: packet.tos & CONGESTED == CONGESTED,
+            ..Arrival::from(segment)
+        };
+        let ends = Ends {
+            local: SocketAddr::new(destination, segment.header.destination),
+            remote: SocketAddr::new(source, segment.header.source),
+        };
+        let iss = match self.find(&ends, &segment) {
+            Found::Connection(connection) => return connection.arrive(&arrival),
+            Found::Answer(header) => return self.send_alone(&ends, Path::PLAIN, &header),
+            Found::Done => return,
+            Found::Nothing => None,
+            Found::Follows(iss) => Some(iss),
+        };
+        let Some(listener) = stack.tcp_listener(ends.remote, ends.local) else {
+            if let Some(refusal) = segment.refusal() {
+                self.send_alone(&ends, Path::PLAIN, &refusal);
+            }
+            return;
+        };
+        let mtu = u16::try_from(interface.mtu).unwrap_or(u16::MAX);
+        let incoming = Incoming {
+            ends,
+            arrival,
+            mss: mtu.saturating_sub(HEADERS),
+            iss,
+        };
+        self.arrive_at_listener(stack, &listener, &incoming);
+    }
+
+    /// Finds what a segment is for.
+    fn find(&self, ends: &Ends, segment: &Segment<'_>) -> Found {
+        let now = self.now();
+        let mut table = self.tcp.table.lock();
+        let Some((number, entry)) = table.find(ends) else {
+            return Found::Nothing;
+        };
+        match entry {
+            Entry::Open(connection) => Found::Connection(connection.clone()),
+            Entry::Listener(..) => Found::Nothing,
+            Entry::Waiting(rest) => {
+                let verdict = rest.arrive(now, segment);
+                let due = rest.deadline();
+                match verdict {
+                    Verdict::Reopen(iss) => {
+                        table.remove(number);
+                        Found::Follows(iss)
+                    }
+                    Verdict::Drop => Found::Done,
+                    Verdict::Answer(header) => {
+                        table.set_deadline(number, Some(due));
+                        Found::Answer(header)
+                    }
+                }
+            }
+        }
+    }
+
+    /// The half-open connections of a socket that listens.
+    fn wire_listener(
+        &self,
+        socket: &TcpListener,
+        terms: &ListenTerms,
+    ) -> Option<Arc<WireListener>> {
+        let secret = self.tcp.secret;
+        let listener = self.tcp.table.lock().listener(socket.id(), |number| {
+            Arc::new(WireListener {
+                number,
+                inner: Mutex::new(ListenerState {
+                    engine: Listener::new(ListenConfig::default(), secret),
+                    path: Path::of(&terms.options),
+                }),
+            })
+        });
+        // One that has ended meanwhile has told so before, or sees this one.
+        if !socket.is_open() {
+            self.stop_tcp_listener(socket.id());
+            return None;
+        }
+        listener.ok()
+    }
+
+    /// Takes a segment for a listener.
+    fn arrive_at_listener(&self, stack: &InetStack, socket: &TcpListener, incoming: &Incoming<'_>) {
+        let Some(terms) = socket.terms() else { return };
+        let Some(listener) = self.wire_listener(socket, &terms) else {
+            return;
+        };
+        let sysctls = &stack.core.sysctls;
+        let now = self.now();
+        let mut inner = listener.inner.lock();
+        // The connection may have been opened since it was looked for.
+        let open = match self.tcp.table.lock().find(&incoming.ends) {
+            Some((_, Entry::Open(connection))) => Some(connection.clone()),
+            _ => None,
+        };
+        if let Some(connection) = open {
+            drop(inner);
+            return connection.arrive(&incoming.arrival);
+        }
+        let room = terms.receive_buffer;
+        let config = ListenConfig {
+            connection: terms.options.config(sysctls, incoming.mss, room),
+            backlog: terms.limit,
+            syn_backlog: sysctls.tcp_max_syn_backlog.as_usize(),
+            cookies: match sysctls.tcp_syncookies.as_usize() {
+                0 => CookiePolicy::Never,
+                1 => CookiePolicy::WhenFull,
+                _ => CookiePolicy::Always,
+            },
+            window: room.min(0xffff) as u16,
+            abort_on_overflow: false,
+            defer_accept: ::tcp::defer_accept_retries(terms.defer_accept_s),
+        };
+        inner.path = Path::of(&terms.options);
+        *inner.engine.config_mut() = config;
+        inner.engine.set_waiting(terms.waiting);
+        let reaction = inner.engine.arrive(now, &self.tcp.cookies, incoming);
+        let due = inner.engine.deadline();
+        let child = match &reaction {
+            Reaction::Open(handshake) => {
+                self.open(stack, socket, &terms, handshake, &mut inner.engine)
+            }
+            _ => None,
+        };
+        let path = inner.path;
+        drop(inner);
+        if let Some(due) = due {
+            self.tcp.set_listener_deadline(&listener, due);
+            self.wake_by(Some(due));
+        }
+        if let Reaction::Answer(header) = reaction {
+            self.send_alone(&incoming.ends, path, &header);
+        }
+        if let Some(connection) = child {
+            connection.arrive(&incoming.arrival);
+        }
+    }
+
+    /// Makes the connection of a handshake, with its socket, which waits to be accepted. Without
+    /// memory for it the peer repeats itself.
+    fn open(
+        &self,
+        stack: &InetStack,
+        socket: &TcpListener,
+        terms: &ListenTerms,
+        handshake: &Handshake,
+        engine: &mut Listener,
+    ) -> Option<Arc<WireConnection>> {
+        let ends = *handshake.ends();
+        let config = engine.config().connection.clone();
+        let opened = Connection::open(config.clone(), self.now(), handshake);
+        let path = Path::of(&terms.options);
+        let connection =
+            WireConnection::new(self, stack, ends, opened, &config, None, path).ok()?;
+        let child = socket.create_child(connection.clone().end(), ends.local, ends.remote);
+        connection.attach(&child.end());
+        let inserted = self.tcp.table.lock().insert(ends, connection.clone());
+        if let Ok(number) = inserted {
+            connection.set_number(Some(number));
+        }
+        if inserted.is_err() || !engine.opened(handshake) {
+            // Another thread has opened it.
+            if let Ok(number) = inserted {
+                connection.set_number(None);
+                self.tcp.remove(Some(number));
+            }
+            child.discard();
+            return None;
+        }
+        count(&self.tcp.counts.passive_opens);
+        socket.enqueue(child);
+        Some(connection)
+    }
+
+    /// Begins a connection to another host.
+    pub(super) fn begin_connection(
+        &self,
+        stack: &InetStack,
+        request: ConnectRequest,
+        route: &Route,
+    ) {
+        let initiator = request.initiator();
+        if let Err(error) = self.try_begin(stack, request, route)
+            && let Some(initiator) = initiator
+        {
+            initiator.connect_failed(error);
+        }
+    }
+
+    fn try_begin(&self, stack: &InetStack, request: ConnectRequest, route: &Route) -> Result<()> {
+        let ends = Ends {
+            local: request.from,
+            remote: request.to,
+        };
+        let IpAddr::V4(source) = ends.local.ip() else {
+            return Err(Errno::ENETUNREACH);
+        };
+        if route.broadcast || ends.remote.ip().is_multicast() {
+            return Err(Errno::ENETUNREACH);
+        }
+        if source.is_loopback() {
+            return Err(Errno::EINVAL);
+        }
+        if source.is_unspecified() {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        let now = self.now();
+        let initiator = request.initiator().ok_or(Errno::ECONNABORTED)?;
+        let mtu = self.interface(route.interface_index);
+        let mtu = mtu.map_or(route.mtu, |interface| interface.mtu);
+        let mss = u16::try_from(mtu)
+            .unwrap_or(u16::MAX)
+            .saturating_sub(HEADERS);
+        let options = request.options();
+        let room = request.end().receive_buffer();
+        let config = options.config(&stack.core.sysctls, mss, room);
+        let secret = &self.tcp.secret;
+        let follows = self.follow(stack, &ends, now)?;
+        let iss = follows.unwrap_or_else(|| secret.initial(now, ends.local, ends.remote));
+        let offset = secret.clock_offset(ends.local, ends.remote);
+        let engine = Connection::connect(config.clone(), now, ends.ports(), iss, offset);
+        let path = Path::of(options);
+        let connection =
+            WireConnection::new(self, stack, ends, engine, &config, Some(request), path)?;
+        let number = self.tcp.table.lock().insert(ends, connection.clone())?;
+        connection.set_number(Some(number));
+        count(&self.tcp.counts.active_opens);
+        initiator.connect_began(connection.clone());
+        connection.send_due();
+        Ok(())
+    }
+
+    /// The least first number of a connection that follows one that waits for late segments, which
+    /// ends then; `None` if there is none.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` if there is one that must not be followed.
+    fn follow(&self, stack: &InetStack, ends: &Ends, now: Nanos) -> Result<Option<Seq>> {
+        let mut table = self.tcp.table.lock();
+        let Some((number, entry)) = table.find(ends) else {
+            return Ok(None);
+        };
+        let iss = match entry {
+            Entry::Waiting(rest) if stack.core.sysctls.tcp_tw_reuse.as_usize() == 1 => {
+                rest.follow(now)
+            }
+            _ => None,
+        };
+        let iss = iss.ok_or(Errno::EADDRNOTAVAIL)?;
+        table.remove(number);
+        Ok(Some(iss))
+    }
+
+    /// Whether a connection between two ends can be begun.
+    pub(super) fn can_begin(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let Some(stack) = self.stack.get().and_then(Weak::upgrade) else {
+            return true;
+        };
+        let now = self.now();
+        match self.tcp.table.lock().find(&Ends { local, remote }) {
+            None => true,
+            Some((_, Entry::Waiting(rest))) => {
+                stack.core.sysctls.tcp_tw_reuse.as_usize() == 1 && rest.follow(now).is_some()
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// A socket does not listen any more: its half-open connections are forgotten.
+    pub(super) fn stop_tcp_listener(&self, id: u64) {
+        let removed = self.tcp.table.lock().remove_listener(id);
+        drop(removed);
+    }
+
+    /// Takes an error of ICMP about a segment. Returns whether such a segment is under way.
+    pub(super) fn take_tcp_error(&self, error: &icmp::Error<'_>, errno: Errno) -> bool {
+        let Some(quoted) = error.payload.first_chunk::<8>() else {
+            return false;
+        };
+        let port = |at: usize| u16::from_be_bytes([quoted[at], quoted[at + 1]]);
+        let ends = Ends {
+            local: SocketAddr::new(error.header.source.into(), port(0)),
+            remote: SocketAddr::new(error.header.destination.into(), port(2)),
+        };
+        let seq = Seq(u32::from_be_bytes([
+            quoted[4], quoted[5], quoted[6], quoted[7],
+        ]));
+        let connection = match self.tcp.table.lock().find(&ends) {
+            Some((_, Entry::Open(connection))) => connection.clone(),
+            _ => return false,
+        };
+        match errno {
+            Errno::EMSGSIZE => {
+                let mtu = (error.info & 0xffff).max(LEAST_PATH);
+                connection.path_limit(seq, mtu as u16)
+            }
+            Errno::ECONNREFUSED | Errno::ENOPROTOOPT => connection.icmp_error(seq, Error::Refused),
+            Errno::ENETUNREACH => connection.icmp_error(seq, Error::NetUnreachable),
+            _ => connection.icmp_error(seq, Error::HostUnreachable),
+        }
+    }
+
+    /// Counts of TCP over interfaces.
+    pub(in crate::inet) fn tcp_counts(&self) -> &TcpCounts {
+        &self.tcp.counts
+    }
+
+    /// Connections that no program has open, and those that wait for late segments.
+    pub(in crate::inet) fn unowned_connections(&self) -> fallible::Pieces<UnownedConnection> {
+        let mut all = fallible::Pieces::default();
+        let mut open = fallible::Pieces::default();
+        self.tcp.table.lock().each(|ends, entry| match entry {
+            Entry::Open(connection) => open.push((*ends, connection.clone())),
+            Entry::Waiting(_) => all.push(UnownedConnection {
+                ends: *ends,
+                state: TcpState::TimeWait,
+                queued: 0,
+            }),
+            Entry::Listener(..) => {}
+        });
+        for (ends, connection) in open.iter() {
+            if let Some((state, queued)) = connection.orphan() {
+                all.push(UnownedConnection {
+                    ends: *ends,
+                    state,
+                    queued,
+                });
+            }
+        }
+        all
+    }
+
+    /// The numbers of connections that no program has open, of those that wait for late segments,
+    /// and of all in the table.
+    pub(in crate::inet) fn tcp_sizes(&self) -> (usize, usize, usize) {
+        let table = self.tcp.table.lock();
+        let orphans = self.tcp.orphans.load(Ordering::Relaxed);
+        (orphans, table.waiting(), table.connections())
+    }
+
+    /// Whether a packet is a segment for this host alone.
+    pub(super) fn is_tcp(header: &ipv4::Header, class: Class) -> bool {
+        header.protocol == TCP && class == Class::Own
+    }
+}
+
+/// The receiver of a segment.
+enum Found {
+    Connection(Arc<WireConnection>),
+    /// The rest of a connection, which answers.
+    Answer(Header),
+    /// The rest of a connection, which does not.
+    Done,
+    Nothing,
+    /// A new connection, which follows one, and begins at this number or behind it.
+    Follows(Seq),
+}

@@ -1,0 +1,153 @@
+//! Options of TCP sockets that a protocol engine acts on (`tcp(7)`).
+
+use ::tcp::{Algorithm, Config, Connection, KeepAlive, MILLISECOND, SECOND};
+use linux_raw_sys::net;
+
+use super::TcpSocket;
+use crate::inet::option_table::{IP, TCP};
+use crate::inet::options::SOL_SOCKET;
+use crate::socket::{Sysctl, Sysctls};
+
+/// Options of a socket that an engine acts on.
+#[derive(Clone, Debug, Default)]
+pub struct TcpOptions {
+    /// `TCP_NODELAY`.
+    pub no_delay: bool,
+    /// `SO_KEEPALIVE`, with `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT`.
+    pub keep_alive: Option<KeepAlive>,
+    /// `TCP_USER_TIMEOUT`, milliseconds; 0: none.
+    pub user_timeout_ms: u32,
+    /// `TCP_MAXSEG`.
+    pub max_segment: Option<u16>,
+    /// `TCP_WINDOW_CLAMP`, bytes; 0: none.
+    pub window_clamp: u32,
+    /// `TCP_LINGER2`, seconds; negative: not at all.
+    pub linger2_s: i32,
+    /// `TCP_SYNCNT`.
+    pub syn_retries: u32,
+    /// `TCP_CONGESTION`.
+    pub algorithm: Algorithm,
+    /// `TCP_QUICKACK`, if that is what was set just now.
+    pub quick_ack: Option<bool>,
+    /// `IP_TTL`.
+    pub ttl: u8,
+    /// `IP_TOS`.
+    pub tos: u8,
+    /// The interface of `SO_BINDTODEVICE`; 0: any.
+    pub interface: u32,
+}
+
+impl TcpOptions {
+    fn fin_timeout(&self) -> Option<u64> {
+        let seconds = u64::try_from(self.linger2_s).ok()?;
+        Some(seconds * SECOND)
+    }
+
+    fn user_timeout(&self) -> Option<u64> {
+        (self.user_timeout_ms != 0).then(|| u64::from(self.user_timeout_ms) * MILLISECOND)
+    }
+
+    fn clamp(&self) -> Option<u64> {
+        (self.window_clamp != 0).then(|| self.window_clamp.into())
+    }
+
+    /// The settings of a connection, over an interface that takes segments of `mss` bytes, whose
+    /// receive buffer has room for `room`.
+    pub(in crate::inet) fn config(&self, sysctls: &Sysctls, mss: u16, room: usize) -> Config {
+        let is_set = |sysctl: &Sysctl| sysctl.as_usize() != 0;
+        let largest = sysctls.tcp_rmem.limits()[2].max(room) as u64;
+        let scaling = is_set(&sysctls.tcp_window_scaling);
+        Config {
+            mss,
+            max_segment: self.max_segment,
+            window_scale: scaling.then(|| Config::window_scale_for(largest)),
+            timestamps: is_set(&sysctls.tcp_timestamps),
+            sack: is_set(&sysctls.tcp_sack),
+            algorithm: self.algorithm,
+            syn_retries: self.syn_retries,
+            syn_ack_retries: sysctls.tcp_synack_retries.as_usize() as u32,
+            retries1: sysctls.tcp_retries1.as_usize() as u32,
+            retries2: sysctls.tcp_retries2.as_usize() as u32,
+            fin_timeout: self.fin_timeout(),
+            user_timeout: self.user_timeout(),
+            keep_alive: self.keep_alive,
+            no_delay: self.no_delay,
+            window_clamp: self.clamp(),
+            ..Config::default()
+        }
+    }
+
+    /// Changes what can be changed of a connection that runs.
+    pub(in crate::inet) fn apply(&self, connection: &mut Connection) {
+        connection.set_no_delay(self.no_delay);
+        connection.set_keep_alive(self.keep_alive);
+        connection.set_user_timeout(self.user_timeout());
+        connection.set_window_clamp(self.clamp());
+        connection.set_fin_timeout(self.fin_timeout());
+        connection.set_syn_retries(self.syn_retries);
+        connection.set_algorithm(self.algorithm);
+        if let Some(quick) = self.quick_ack {
+            connection.set_quick_ack(quick);
+        }
+    }
+}
+
+impl TcpSocket {
+    /// The options that an engine acts on, as they are now.
+    pub(super) fn engine_options(&self) -> TcpOptions {
+        let options = &self.common.options;
+        let int = |option| options.int_option(TCP, option);
+        let count = |option| int(option).unsigned_abs();
+        let seconds = |option| SECOND * u64::from(count(option));
+        let keeps_alive = self.endpoint.options.is_enabled(net::SO_KEEPALIVE);
+        let keep_alive = keeps_alive.then(|| KeepAlive {
+            idle: seconds(net::TCP_KEEPIDLE),
+            interval: seconds(net::TCP_KEEPINTVL),
+            count: count(net::TCP_KEEPCNT),
+        });
+        TcpOptions {
+            no_delay: options.is_enabled(TCP, net::TCP_NODELAY),
+            keep_alive,
+            user_timeout_ms: self.user_timeout_ms(),
+            max_segment: u16::try_from(int(net::TCP_MAXSEG))
+                .ok()
+                .filter(|mss| *mss != 0),
+            window_clamp: count(net::TCP_WINDOW_CLAMP),
+            linger2_s: int(net::TCP_LINGER2),
+            syn_retries: count(net::TCP_SYNCNT),
+            algorithm: options.congestion_algorithm(),
+            quick_ack: None,
+            ttl: options.int_option(IP, net::IP_TTL) as u8,
+            tos: options.int_option(IP, net::IP_TOS) as u8,
+            interface: self.endpoint.options.bound_interface(),
+        }
+    }
+
+    /// Tells the engine below, if there is one, that an option was set.
+    pub(super) fn tell_engine(&self, (level, option): (u32, u32)) {
+        let is_for_engines = match level {
+            TCP => true,
+            IP => matches!(option, net::IP_TTL | net::IP_TOS),
+            SOL_SOCKET => option == net::SO_KEEPALIVE,
+            _ => false,
+        };
+        let connection = self.connection.load();
+        let is_loopback = connection.as_ref().map(|one| one.peer.is_loopback());
+        if !is_for_engines || is_loopback == Some(true) {
+            return;
+        }
+        let mut options = self.engine_options();
+        if (level, option) == (TCP, net::TCP_QUICKACK) {
+            options.quick_ack = Some(self.common.options.is_enabled(TCP, option));
+        }
+        if let Some(connection) = connection {
+            let peer = &connection.peer;
+            peer.with_engine(&self.endpoint, |engine| engine.set_options(&options));
+            return;
+        }
+        let engine = self.state.lock().connecting_engine.clone();
+        if let Some(engine) = engine {
+            engine.set_options(&options);
+        }
+    }
+}
