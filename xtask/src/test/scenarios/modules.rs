@@ -8,8 +8,8 @@ use crate::vm::Addition;
 
 /// Modules that all virtio devices need, in the order in which they are loaded.
 const COMMON: [&str; 5] = [
-    "drivers/virtio/virtio",
     "drivers/virtio/virtio_ring",
+    "drivers/virtio/virtio",
     "drivers/virtio/virtio_pci_legacy_dev",
     "drivers/virtio/virtio_pci_modern_dev",
     "drivers/virtio/virtio_pci",
