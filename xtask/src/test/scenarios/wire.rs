@@ -1,6 +1,8 @@
 //! A virtio network card on a wire whose other end is the test, and one on QEMU's own network.
 
+mod host;
 mod peer;
+mod segments;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,11 +11,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use host::Host;
 use peer::Peer;
 
 use super::modules;
 use crate::cleanup::Directory;
-use crate::test::batch;
+use crate::test::batch::{self, Expect};
 use crate::test::{Check, Setting};
 use crate::vm::Kernel;
 
@@ -36,15 +39,22 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let directory = Directory::create().context("cannot make a temporary directory")?;
     let (own, theirs) = (directory.join("peer"), directory.join("machine"));
     let mut machine = setting.machine("all");
-    machine.timeout = Some(Duration::from_secs(120));
-    machine.hardware.networks = vec!["user".into(), wire(&theirs, &own)];
+    machine.timeout = Some(Duration::from_secs(300));
+    let host = Host::new()?;
+    let user = format!("user,hostfwd=tcp:127.0.0.1:{}-:80", host.forwarded);
+    machine.hardware.networks = vec![user.into(), wire(&theirs, &own)];
     if let Kernel::Linux(image) = &machine.kernel {
         machine.additions.extend(modules::of(image, &MODULES)?);
     }
     let mut steps = batch::steps(CASES, &[])?;
     for step in &mut steps {
         step.limit = 60;
+        step.script = host.fill_in(&step.script)?;
+        if let Expect::Text(text) = &mut step.expect {
+            *text = host.fill_in(text)?.into();
+        }
     }
+    host.serve()?;
     let is_over = AtomicBool::new(false);
     let peer = Peer::new(&own, &is_over)?;
     let (checks, seen) = thread::scope(|scope| {
@@ -59,12 +69,12 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut checks = checks?;
     let seen = seen.map(|seen| {
         format!(
-            "{} answers, among {} frames of nonsense",
-            seen.answers, seen.nonsense
+            "{} answers, {} files, among {} frames of nonsense and {} SYNs",
+            seen.answers, seen.files, seen.nonsense, seen.syns
         )
     });
     checks.push(Check::new(
-        "the host on the wire has its echoes, also after frames of nonsense",
+        "the host on the wire has its echoes and files, also after nonsense and floods",
         seen,
     ));
     Ok(checks)

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::segments::{self, Client, TCP};
+
 /// The peer's address.
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 1);
 /// An address that somebody has from when the peer has asked everything.
@@ -36,6 +38,9 @@ const TRIES: u32 = 60;
 /// Frames of nonsense between two questions, and such rounds.
 const NONSENSE: u32 = 64;
 const ROUNDS: u32 = 30;
+/// SYNs of a flood between two questions, and such rounds.
+const SYNS: u32 = 50;
+const FLOODS: u32 = 60;
 
 /// The host on the wire.
 pub struct Peer<'a> {
@@ -45,6 +50,8 @@ pub struct Peer<'a> {
     asked: u16,
     answered: u16,
     question: Vec<u8>,
+    /// The one who fetches a file.
+    client: Option<Client>,
     is_done: bool,
     random: u64,
     /// Set when the machine has ended.
@@ -58,6 +65,10 @@ pub struct Seen {
     pub answers: u32,
     /// Frames of nonsense that were sent.
     pub nonsense: u32,
+    /// Beginnings of connections that nobody wanted.
+    pub syns: u32,
+    /// Files that were fetched.
+    pub files: u32,
 }
 
 impl<'a> Peer<'a> {
@@ -72,6 +83,7 @@ impl<'a> Peer<'a> {
             asked: 0,
             answered: 0,
             question: Vec::new(),
+            client: None,
             is_done: false,
             random: 0x9e37_79b9_7f4a_7c15,
             is_over,
@@ -99,6 +111,19 @@ impl<'a> Peer<'a> {
             self.ask(machine, 100)?;
             seen.answers += 1;
         }
+        self.fetch(machine, &mut seen)?;
+        for _ in 0..FLOODS {
+            for _ in 0..SYNS {
+                let number = self.next() as u32;
+                // Of all ports but those of the clients.
+                let syn = segments::syn(30_000 + seen.syns as u16, number);
+                self.send_packet(machine, TCP, &syn)?;
+                seen.syns += 1;
+            }
+            self.ask(machine, 100)?;
+            seen.answers += 1;
+        }
+        self.fetch(machine, &mut seen)?;
         self.is_done = true;
         while !self.is_ended() {
             self.turn(machine)?;
@@ -127,6 +152,86 @@ impl<'a> Peer<'a> {
             ensure!(!self.is_ended(), "the machine ended before it answered");
         }
         bail!("no answer to question {} of {len} bytes", self.asked);
+    }
+
+    fn send_packet(&self, machine: &Path, protocol: u8, payload: &[u8]) -> Result<()> {
+        let mac = self.machine.context("nobody is known")?;
+        self.send(
+            machine,
+            &ethernet(mac, IP, &ip(PEER, MACHINE, protocol, payload)),
+        )
+    }
+
+    /// Fetches a file of the machine's, with nonsense about the connection in between. As long as
+    /// there is no server it tries again.
+    fn fetch(&mut self, machine: &Path, seen: &mut Seen) -> Result<()> {
+        for turn in 0..TRIES {
+            let port = 20_000 + self.next() as u16 % 5000;
+            let number = self.next() as u32;
+            self.client = Some(Client::new(port, number));
+            for _ in 0..TRIES {
+                let client = self.client.as_ref().context("no client")?;
+                if client.has_ended || client.is_refused {
+                    break;
+                }
+                // Until it is open another beginning of the same one would be no nonsense.
+                let own = client.is_open.then_some(port);
+                let knock = client.knock();
+                self.send_packet(machine, TCP, &knock)?;
+                for _ in 0..NONSENSE {
+                    let segment = self.nonsense_segment(own);
+                    self.send_packet(machine, TCP, &segment)?;
+                    seen.nonsense += 1;
+                }
+                while !self
+                    .client
+                    .as_ref()
+                    .is_some_and(|one| one.has_ended || one.is_refused)
+                    && self.turn(machine)?
+                {}
+                ensure!(
+                    !self.is_ended(),
+                    "the machine ended before it served, at {turn}"
+                );
+            }
+            let client = self.client.take().context("no client")?;
+            if client.has_ended {
+                let answer = String::from_utf8_lossy(&client.answer);
+                ensure!(answer.ends_with("\r\n\r\nsmall\n"), "it served {answer:?}");
+                seen.files += 1;
+                return Ok(());
+            }
+            // Nobody listens yet.
+            while self.turn(machine)? {}
+        }
+        bail!("nobody serves");
+    }
+
+    /// A segment that means nothing, of a connection's port, if there is one, or of any: with a
+    /// right checksum, but for some.
+    fn nonsense_segment(&mut self, own: Option<u16>) -> Vec<u8> {
+        let any = self.next() as u16 | 0x8000;
+        let source = own.filter(|_| any.is_multiple_of(2)).unwrap_or(any);
+        let to = if any.is_multiple_of(5) {
+            22
+        } else {
+            segments::PORT
+        };
+        let numbers = (self.next() as u32, self.next() as u32);
+        // No reset of the client's own: at the right number that is no nonsense.
+        let flags = self.next() as u8 & !if Some(source) == own { 4 } else { 0 };
+        let len = self.next() % 40;
+        let noise = self.noise(len);
+        let mut segment = segments::segment((source, to), numbers, flags, &noise);
+        if any.is_multiple_of(3) {
+            // Options of all kinds and lengths, and headers that are longer than the segment.
+            segment[12] = self.next() as u8;
+            segments::seal(&mut segment, PEER, MACHINE);
+        }
+        if any.is_multiple_of(11) {
+            segment.truncate(len as usize);
+        }
+        segment
     }
 
     /// Takes a frame and does what it asks for; `false` if none came in a while.
@@ -183,6 +288,11 @@ impl<'a> Peer<'a> {
         let packet = &bytes[20..total];
         let from = Ipv4Addr::new(bytes[12], bytes[13], bytes[14], bytes[15]);
         let to = Ipv4Addr::new(bytes[16], bytes[17], bytes[18], bytes[19]);
+        if bytes[9] == TCP {
+            segments::check(packet, from, to)?;
+            let answer = self.client.as_mut().and_then(|one| one.hear(packet));
+            return answer.map_or(Ok(()), |answer| self.send_packet(machine, TCP, &answer));
+        }
         if bytes[9] != ICMP || packet.len() < 8 {
             return Ok(());
         }
@@ -329,7 +439,7 @@ fn echo(kind: u8, number: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The Internet checksum (RFC 1071); 0 over what has its own in it.
-fn sum(bytes: &[u8]) -> u16 {
+pub fn sum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {
         let low = pair.get(1).copied().unwrap_or(0);
