@@ -379,10 +379,14 @@ impl Ext4 {
     /// Brings contents and metadata of a file to the medium (`fsync(2)`).
     ///
     /// # Errors
-    /// As [`Ext4::commit`].
+    /// As [`Ext4::commit`]; `EIO` after an earlier error, too: what was not committed by then never
+    /// will be.
     pub fn sync(&mut self) -> Result<()> {
-        if self.store.is_read_only {
+        if self.options.read_only {
             return self.store.device.flush();
+        }
+        if self.store.is_read_only {
+            return Err(Errno::EIO);
         }
         self.commit()
     }

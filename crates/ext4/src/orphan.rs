@@ -77,8 +77,8 @@ impl Ext4 {
             fs.drop_xattr_block(&mut inode)?;
             fs.remove_orphan(&mut inode)?;
             let now = fs.now().seconds as u32;
-            // Zero is a file that is not deleted.
-            inode.deleted = now.max(1);
+            // A number of an inode would be a link of the list, and zero a file that is there.
+            inode.deleted = now.max(fs.sb.inodes_count);
             inode.size = 0;
             fs.put_inode(&inode)?;
             fs.free_inode(ino, inode.kind()? == FileType::Directory)

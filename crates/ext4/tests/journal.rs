@@ -209,6 +209,9 @@ fn an_error_of_the_disk_ends_all_changes_and_nothing_is_lost() {
         }
         let refused = fs.create(ROOT, b"refused", &new(NewKind::Directory));
         assert_eq!(refused, Err(Errno::EROFS));
+        // What was lost stays lost when the disk works again: nobody is told that it is there.
+        disk.fail_after(u64::MAX);
+        assert_eq!(fs.sync(), Err(Errno::EIO));
         drop(fs);
         let disk = Disk::new(disk.bytes());
         let mut fs = common::mount(&disk);

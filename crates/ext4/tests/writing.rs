@@ -585,3 +585,14 @@ fn a_read_only_mount_changes_nothing() {
     fs.unmount().expect("unmount");
     assert!(disk.bytes() == image);
 }
+
+#[test]
+fn a_clock_that_was_not_set_makes_no_links_of_the_list_of_orphans() {
+    let disk = Disk::new(common::mkfs(8 * 1024, &[]));
+    let mut fs = common::mount_with(&disk, Options::default());
+    let file = fs.create(ROOT, b"file", &new(NewKind::Regular));
+    fs.unlink(ROOT, b"file").expect("unlink");
+    fs.release(file.expect("a file")).expect("release");
+    fs.unmount().expect("unmount");
+    common::assert_clean(&disk.bytes(), "after a file was deleted in 1970");
+}
