@@ -231,6 +231,15 @@ pub trait FileOps: Any + Send + Sync {
         Ok(())
     }
 
+    /// Tells of the last failure to write back a file of its file system that this opening was not
+    /// told of (`syncfs(2)`).
+    ///
+    /// # Errors
+    /// That of the failure.
+    fn check_file_system_errors(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Called when a descriptor of it is closed by who may have something to give back by that.
     fn flush(&self, file: &File) {
         let _ = file;

@@ -174,7 +174,9 @@ impl BlockDevice for FileDevice {
         for request in batch {
             request.outcome = match &request.operation {
                 Operation::Read(transfer) => self.read(&fs, transfer),
-                Operation::Write(transfer) => self.write(&fs, transfer),
+                Operation::Write(transfer) => self
+                    .write(&fs, transfer)
+                    .inspect_err(|&error| fs.errors.lock().record(error)),
                 _ => Err(Errno::EOPNOTSUPP),
             };
         }

@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use ::block::{PageCache, writeback};
+use ::block::{ErrorCursor, ErrorSequence, PageCache, writeback};
 use ::ext4::{Ext4, ROOT};
 use abi::errno::Errno;
 use device::DiskDevice;
@@ -85,6 +85,8 @@ pub struct Ext4Fs {
     block_size: u64,
     max_size: u64,
     is_read_only: AtomicBool,
+    /// Failures to write files back.
+    errors: Mutex<ErrorSequence>,
     /// The journal could not be written.
     has_failed: AtomicBool,
     shows_errors: AtomicBool,
@@ -211,6 +213,7 @@ impl Ext4Fs {
             orphans: AtomicUsize::new(0),
             changed_since: AtomicU64::new(0),
             is_read_only: AtomicBool::new(read_only),
+            errors: Mutex::new(ErrorSequence::none()),
             has_failed: AtomicBool::new(false),
             shows_errors: AtomicBool::new(options.contains("errors=")),
             disk,
@@ -363,10 +366,21 @@ impl Ext4Fs {
         drop(old);
     }
 
-    /// Brings everything that was changed before to the medium.
+    /// Place of a new opener among the failures to write files back.
+    fn sample_errors(&self) -> ErrorCursor {
+        self.errors.lock().sample()
+    }
+
+    /// Tells an opener of the last such failure that it was not told of.
+    fn check_errors(&self, told: &mut ErrorCursor) -> Result<()> {
+        self.errors.lock().check_and_advance(told)
+    }
+
+    /// Brings everything that was changed before to the medium. What was not there when the journal
+    /// failed never comes there.
     fn commit(&self) -> Result<()> {
         if self.has_failed.load(Ordering::Relaxed) {
-            return Err(Errno::EROFS);
+            return Err(Errno::EIO);
         }
         self.with(Ext4::sync)
     }

@@ -14,14 +14,20 @@ use crate::{DirEntry, File, FileOps, OpenFlags, Result, Whence};
 /// An opening of a regular file.
 pub(super) struct OpenFile {
     inode: Arc<Ext4Inode>,
-    /// Errors of writing back that this opener was told of.
+    /// Errors of writing back that this opener was told of: the file's, and all files'.
     told: Mutex<ErrorCursor>,
+    told_of_all: Mutex<ErrorCursor>,
 }
 
 impl OpenFile {
     pub(super) fn new(inode: Arc<Ext4Inode>) -> Result<Self> {
         let told = Mutex::new(inode.contents()?.cache().sample_errors());
-        Ok(Self { inode, told })
+        let told_of_all = Mutex::new(inode.fs().sample_errors());
+        Ok(Self {
+            inode,
+            told,
+            told_of_all,
+        })
     }
 
     fn check_errors(&self) -> Result<()> {
@@ -85,16 +91,23 @@ impl FileOps for OpenFile {
         self.inode.contents()?.cache().write_range(bytes);
         self.check_errors()
     }
+
+    fn check_file_system_errors(&self) -> Result<()> {
+        self.inode.fs().check_errors(&mut self.told_of_all.lock())
+    }
 }
 
 /// An opening of a directory.
 pub(super) struct OpenDirectory {
     inode: Arc<Ext4Inode>,
+    /// Errors of writing files back that this opener was told of.
+    told_of_all: Mutex<ErrorCursor>,
 }
 
 impl OpenDirectory {
     pub(super) fn new(inode: Arc<Ext4Inode>) -> Self {
-        Self { inode }
+        let told_of_all = Mutex::new(inode.fs().sample_errors());
+        Self { inode, told_of_all }
     }
 }
 
@@ -125,5 +138,9 @@ impl FileOps for OpenDirectory {
 
     fn sync(&self) -> Result<()> {
         self.inode.sync_all()
+    }
+
+    fn check_file_system_errors(&self) -> Result<()> {
+        self.inode.fs().check_errors(&mut self.told_of_all.lock())
     }
 }

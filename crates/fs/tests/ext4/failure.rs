@@ -61,6 +61,20 @@ fn a_failed_write_back_is_told_to_each_opener_once() {
     assert_eq!(second.ops().sync(), Err(Errno::EIO));
     assert_eq!(first.ops().sync(), Ok(()));
     assert_eq!(second.ops().sync(), Ok(()));
+    // The same of the file system, by who has opened something else, too.
+    let directory = world.open("/mnt", OpenFlags::RDONLY).unwrap();
+    for (opener, told) in [
+        (&directory, Err(Errno::EIO)),
+        (&first, Err(Errno::EIO)),
+        (&first, Ok(())),
+        (&second, Err(Errno::EIO)),
+    ] {
+        assert_eq!(opener.ops().check_file_system_errors(), told);
+    }
+    drop(directory);
+    let later = world.open("/mnt", OpenFlags::RDONLY).unwrap();
+    assert_eq!(later.ops().check_file_system_errors(), Ok(()));
+    drop(later);
     // The journal was not touched meanwhile: it goes on.
     assert_eq!(first.write_at(0, &[3; 5000]), Ok(5000));
     assert_eq!(first.ops().sync(), Ok(()));
@@ -80,8 +94,8 @@ fn nothing_is_changed_after_the_journal_failed() {
     assert_eq!(world.create("/mnt/second").err(), Some(Errno::EROFS));
     let fs = world.at("/mnt").unwrap().mount().fs().clone();
     assert!(fs.options().contains("emergency_ro"));
-    assert_eq!(fs.sync(), Err(Errno::EROFS));
-    assert_eq!(file.ops().sync(), Err(Errno::EROFS));
+    assert_eq!(fs.sync(), Err(Errno::EIO));
+    assert_eq!(file.ops().sync(), Err(Errno::EIO));
     drop((file, fs));
     world.unmount().unwrap();
     // What is on the disk is as before.

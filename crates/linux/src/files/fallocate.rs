@@ -32,7 +32,10 @@ pub fn sys_fdatasync(task: &Task, fd: Fd) -> SysResult {
 /// `syncfs(2)`: writes the file system of a file back. A block special file's is that of its node,
 /// not what is on it.
 pub fn sys_syncfs(task: &Task, fd: Fd) -> SysResult {
-    task.file_io(fd)?.path().mount().fs().sync().map(|()| 0)
+    let file = task.file_io(fd)?;
+    let done = file.path().mount().fs().sync();
+    let told = file.ops().check_file_system_errors();
+    done.and(told).map(|()| 0)
 }
 
 /// `sync_file_range(2)`: writes a range of a file back.
