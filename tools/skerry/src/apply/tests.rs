@@ -3,6 +3,7 @@
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use abi::dev;
 
@@ -159,6 +160,26 @@ fn of_changes_only_those_that_must_be_make_a_new_instance() {
         here.mock.status(before[2]).is_err(),
         "only the last one is kept"
     );
+}
+
+/// A tool that is killed between the two steps of a restart leaves one that was not started.
+#[test]
+fn one_that_was_never_started_is_not_kept_when_another_one_takes_its_place() {
+    let here = Here::new();
+    here.try_apply(&[("web", "sleep", "")], false).unwrap();
+    let first = here.id("web");
+    let record = here.store.read(first).unwrap().unwrap();
+    managed::remove(&here.mock, &here.store, "web", true).unwrap();
+    let asked = SystemTime::now();
+    let created =
+        managed::create(&here.mock, &here.store, &record.options, Policy::No, asked).unwrap();
+    let ours = |record: &mut crate::state::Record| record.project = Some("shop".into());
+    here.store.update(created.id, ours).unwrap();
+    here.try_apply(&[("web", "sleep", "mem = \"96M\"")], false)
+        .unwrap();
+    assert_eq!(here.mock.list().unwrap(), [here.id("web")]);
+    assert!(here.store.read(created.id).unwrap().is_none());
+    assert_eq!(here.mock.info().unwrap().cpus_free, 7);
 }
 
 #[test]

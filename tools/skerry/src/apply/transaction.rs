@@ -382,11 +382,18 @@ fn finish(device: &dyn Device, store: &Store, journal: &Journal) -> Result<()> {
                     .context(|| format!("cannot name the instance {name}"))?;
             }
             instances::stop(device, old, rest.grace)?;
+            if old.state == dev::STATE_CREATED {
+                // It has no logs, and would keep what it has.
+                instances::remove(device, old)?;
+            }
             // Of the two before it the last one is kept, for its logs.
             let older = store.read(old.id)?.and_then(|record| record.previous);
             if let Some(older) = older.and_then(|older| there.get(&older)) {
                 instances::remove(device, older)?;
                 store.remove(older.id);
+            }
+            if old.state == dev::STATE_CREATED {
+                store.remove(old.id);
             }
         }
         store.update(new.id, |record| record.staged = false)?;
