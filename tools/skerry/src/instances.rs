@@ -502,7 +502,8 @@ pub fn pause(device: &dyn Device, status: &Status) -> Result<()> {
         .wait_paused(id, Some(PAUSE_LIMIT))
         .map_err(|error| match error.kind() {
             ErrorKind::TimedOut => Failure::new(format!(
-                "not all CPUs of {name} stand still after {} s: it is paused when they do, unless                  `skerry unpause {name}` takes that back",
+                "not all CPUs of {name} stand still after {} s: it is paused when they do, unless \
+                 `skerry unpause {name}` takes that back",
                 PAUSE_LIMIT.as_secs()
             )),
             _ => Failure::new(format!("cannot wait for {name}: {}", plain(&error))),
