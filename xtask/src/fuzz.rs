@@ -170,10 +170,11 @@ const CALLS_SHOWN: usize = 16;
 /// Carries out `cargo xtask fuzz`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let log = paths::target().join(format!("fuzz-{}.log", std::process::id()));
-    let machine = Machine {
-        log,
+    let new_machine = |_: &str| Machine {
+        log: log.clone(),
         ..Machine::default()
     };
+    let machine = new_machine("");
     match &arguments.what {
         What::Syscalls(options) => {
             report(syscalls(options, machine), Format::of(options.work.json))
@@ -181,7 +182,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         What::Failures(options) => report(failures::failures(options, machine), Format::Text),
         What::Manage(options) => {
             let format = Format::of(options.work.json);
-            report(manage::manage(options, machine), format)
+            report(manage::manage(options, new_machine), format)
         }
         What::Hunt(hunts) => {
             let (hunt, options) = hunts.split();

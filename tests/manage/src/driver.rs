@@ -6,10 +6,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::Value;
 
-use crate::model::{Entry, Model, Observed, Phase, Resources, SLACK, Verdict};
+use crate::events::{Event, Events};
+use crate::model::{Entry, Model, Observed, Pause, Phase, Resources, SLACK, Verdict};
 use crate::random::Random;
-use crate::spec::{Op, Program, Reader, Root, RunMode, Spec, Step};
+use crate::spec::{self, Op, Program, Reader, Root, RunMode, Spec, Step};
 use crate::tool::{self, Options, Tool};
 use crate::{generator, numbered_lines, rootfs};
 
@@ -23,6 +26,40 @@ const EXCERPT: usize = 400;
 /// The supervisor's own account of its memory.
 const MEMORY: &str = "/proc/skerry/memory";
 
+/// Events that are looked at after each step; if there are more, all.
+const EVENTS: usize = 48;
+/// Time limit for CPUs that are to stand still, as for a tool.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// Operations to be carried out.
+#[derive(Clone, Copy)]
+pub(crate) struct Work {
+    pub(crate) seed: u64,
+    /// The first step: all instances have been removed before it.
+    pub(crate) first: u64,
+    /// Number of steps; as many as there is time for, without.
+    pub(crate) steps: Option<u64>,
+    /// Time to drive.
+    pub(crate) time: Duration,
+}
+
+/// `inspect --json` of one that is paused.
+#[derive(Deserialize)]
+struct Inspected {
+    id: u32,
+    usage: Usage,
+}
+
+/// Counts of an instance that stay while it is paused.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+struct Usage {
+    user_us: f64,
+    system_us: f64,
+    idle_us: f64,
+    switches: u64,
+    interrupts: u64,
+}
+
 /// State before the first instance, beyond what the tool tells.
 struct Base {
     resources: Resources,
@@ -32,31 +69,51 @@ struct Base {
 struct Drive {
     seed: u64,
     model: Model,
+    events: Events,
+    /// Usage of paused instances when they were seen so first, by number.
+    paused: BTreeMap<u32, Usage>,
     base: Base,
+    /// Number of the step, and of the first one since everything was removed.
     steps: u64,
+    since: u64,
     tools: u64,
     /// Number of uses of each verb.
     verbs: BTreeMap<String, u64>,
 }
 
-/// Drives for so long.
-pub(crate) fn run(seed: &str, seconds: &str) -> Result<ExitCode> {
-    let (seed, time) = (seed.parse()?, Duration::from_secs(seconds.parse()?));
+/// Carries it out.
+pub(crate) fn run(work: Work) -> Result<ExitCode> {
     let start = Instant::now();
-    let mut drive = Drive::new(seed)?;
-    let outcome = drive.go(|| start.elapsed() < time);
+    let mut drive = Drive::new(work)?;
+    let goes_on = |done: u64| match work.steps {
+        Some(steps) => done < work.first + steps,
+        None => start.elapsed() < work.time,
+    };
+    let outcome = drive.go(goes_on);
+    let Drive {
+        seed,
+        steps,
+        tools,
+        since,
+        ..
+    } = drive;
     if let Err(error) = outcome {
-        println!("manage: seed {seed}, step {}: {error:#}", drive.steps);
+        println!("manage: seed {seed}, step {steps}: {error:#}");
         drive.explain();
+        // Whatever was before the last moment at which there was nothing does not matter.
+        let failure = serde_json::json!({ "first": since, "steps": steps + 1 - since });
+        println!("manage-failure {failure}");
         return Ok(ExitCode::FAILURE);
     }
-    let result = serde_json::json!({ "seed": seed, "steps": drive.steps, "tools": drive.tools, "verbs": drive.verbs });
+    let result = serde_json::json!({
+        "seed": seed, "steps": steps - work.first, "tools": tools, "verbs": drive.verbs,
+    });
     println!("manage-result {result}");
     Ok(ExitCode::SUCCESS)
 }
 
 impl Drive {
-    fn new(seed: u64) -> Result<Self> {
+    fn new(work: Work) -> Result<Self> {
         rootfs::make()?;
         // What is made once and kept has been made when the resources are counted.
         for number in 0..3 {
@@ -92,22 +149,26 @@ impl Drive {
         };
         println!("manage: {:?}", base.resources);
         Ok(Self {
-            seed,
+            seed: work.seed,
             model: Model::new(base.resources),
+            events: Events::after(&events(None)?),
+            paused: BTreeMap::new(),
             base,
-            steps: 0,
+            steps: work.first,
+            since: work.first,
             tools: 0,
             verbs: BTreeMap::new(),
         })
     }
 
-    fn go(&mut self, goes_on: impl Fn() -> bool) -> Result<()> {
-        while goes_on() {
+    fn go(&mut self, goes_on: impl Fn(u64) -> bool) -> Result<()> {
+        while goes_on(self.steps) {
             let mut random = Random::new(self.seed, self.steps);
             let step = generator::step(&mut random, &self.model);
             println!("step {}: {step}", self.steps);
             self.carry_out(&step)?;
             self.look()?;
+            self.reread(&mut random)?;
             let unclear = !matches!(step, Step::One(_, RunMode::Alone | RunMode::AsNobody));
             if unclear && random.once_in(2) {
                 self.clear(&step)?;
@@ -115,6 +176,7 @@ impl Drive {
             self.steps += 1;
             if self.steps.is_multiple_of(SETTLE) {
                 self.settle()?;
+                self.since = self.steps;
             }
         }
         self.settle()
@@ -158,6 +220,9 @@ impl Drive {
         self.tools += 1;
         let arguments = op.arguments();
         *self.verbs.entry(arguments[0].clone()).or_default() += 1;
+        if let Op::Apply { specs, .. } = op {
+            fs::write(spec::SET, spec::declaration(specs))?;
+        }
         let reader = match op {
             Op::Run { reader, .. } | Op::Follow { reader, .. } => reader.clone(),
             _ => Reader::Fast,
@@ -200,6 +265,11 @@ impl Drive {
             }
             Op::Follow { name, attach, .. } => self.follow(op, name, *attach),
             Op::Ready(name) => self.await_ready(op, name),
+            Op::Pause(name) => {
+                let seen = self.start(op, false)?.finish()?;
+                self.judge(op, &seen)?;
+                self.await_pause(name)
+            }
             _ => {
                 let seen = self.start(op, false)?.finish()?;
                 self.judge(op, &seen)
@@ -272,15 +342,81 @@ impl Drive {
         }
     }
 
+    /// Looks until an instance stands still whose CPUs were late, if it runs.
+    fn await_pause(&mut self, name: &str) -> Result<()> {
+        let start = Instant::now();
+        while self.model.will_be_paused(name) {
+            ensure!(start.elapsed() < PATIENCE, "{name} does not stand still");
+            self.look()?;
+        }
+        Ok(())
+    }
+
     /// Looks at everything: each instance is in a state in which it can be, and all resources
     /// belong to somebody.
     fn look(&mut self) -> Result<()> {
-        let seen = tool::run(&["ls".into(), "--json".into()])?;
+        let seen = tool::run(&["ls".into(), "-a".into(), "--json".into()])?;
         let entries: Vec<Entry> =
             serde_json::from_slice(&seen.out).with_context(|| format!("`skerry ls`: {seen:?}"))?;
         let wrong = |what| anyhow::Error::msg(format!("afterwards: {what}"));
         self.model.observe(&entries).map_err(wrong)?;
-        self.model.account(&resources()?).map_err(wrong)
+        self.model.account(&resources()?).map_err(wrong)?;
+        let mut told = events(Some(EVENTS))?;
+        if !self.events.reaches_back(&told) {
+            told = events(None)?;
+        }
+        self.events.add(&told).map_err(wrong)?;
+        let model = &self.model;
+        self.events
+            .tell(&entries, |name| model.is_settled(name))
+            .map_err(wrong)?;
+        self.look_at_paused()
+    }
+
+    /// Whoever is paused has done nothing since it is.
+    fn look_at_paused(&mut self) -> Result<()> {
+        let is_paused = |name: &&String| self.model.instances[*name].pause == Pause::Yes;
+        let names: Vec<String> = self
+            .model
+            .instances
+            .keys()
+            .filter(is_paused)
+            .cloned()
+            .collect();
+        let before = std::mem::take(&mut self.paused);
+        for name in names {
+            let seen = tool::run(&["inspect".into(), "--json".into(), name.clone()])?;
+            let now: Inspected = serde_json::from_slice(&seen.out)
+                .with_context(|| format!("`skerry inspect`: {seen:?}"))?;
+            if let Some(before) = before.get(&now.id) {
+                ensure!(
+                    *before == now.usage,
+                    "{name} is paused, and goes on: {:?} was {before:?}",
+                    now.usage
+                );
+            }
+            self.paused.insert(now.id, now.usage);
+        }
+        Ok(())
+    }
+
+    /// Reads again what one of those has written that have ended: it is kept.
+    fn reread(&mut self, random: &mut Random) -> Result<()> {
+        let has_ended =
+            |name: &&String| matches!(self.model.instances[*name].phase, Phase::Ended(_));
+        let names: Vec<String> = self
+            .model
+            .instances
+            .keys()
+            .filter(has_ended)
+            .cloned()
+            .collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let op = Op::Logs(random.pick(&names));
+        let seen = self.start(&op, false)?.finish()?;
+        self.judge(&op, &seen)
     }
 
     /// Removes what nothing is known of.
@@ -289,7 +425,7 @@ impl Drive {
             Step::One(op, _) => std::slice::from_ref(op),
             Step::Race(ops) => ops,
         };
-        for name in ops.iter().filter_map(Op::name) {
+        for name in ops.iter().flat_map(Op::names) {
             if self.model.instances.contains_key(name) {
                 self.remove(name)?;
             }
@@ -300,6 +436,9 @@ impl Drive {
     fn remove(&mut self, name: &str) -> Result<()> {
         while self.model.instances.contains_key(name) {
             self.alone(&Op::RemoveForce(name.to_owned()))?;
+            if self.model.must_look() {
+                self.look()?;
+            }
         }
         Ok(())
     }
@@ -354,6 +493,19 @@ impl Drive {
         }
         println!("{}", fs::read_to_string(MEMORY).unwrap_or_default());
     }
+}
+
+/// The last so many events, or all that are kept.
+fn events(tail: Option<usize>) -> Result<Vec<Event>> {
+    let mut words = vec!["events".to_owned(), "--json".into()];
+    words.extend(tail.iter().flat_map(|tail| ["-n".into(), tail.to_string()]));
+    let seen = tool::run(&words)?;
+    let lines = serde_json::Deserializer::from_slice(&seen.out).into_iter::<Value>();
+    let event = |line: serde_json::Result<Value>| Ok(serde_json::from_value(line?)?);
+    lines
+        .map(event)
+        .collect::<Result<_>>()
+        .context("`skerry events`")
 }
 
 /// Standard input of an operation's tool.

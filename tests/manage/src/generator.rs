@@ -1,12 +1,16 @@
 //! Choice of the next operation: one that suits the present state, or one that does not. The same
 //! from the same seed and the same state.
 
-use crate::model::{LARGE_NEEDS, Model, Phase};
+use crate::model::{Instance, LARGE_NEEDS, Model, Pause, Phase};
 use crate::random::Random;
-use crate::spec::{Op, Program, Reader, Root, RunMode, Signal, Spec, Step};
+use crate::spec::{Op, Program, Reader, Resize, Root, RunMode, Signal, Spec, Step};
 
 /// Names that are used again and again.
 const NAMES: [&str; 5] = ["a", "b-1", "c.2", "d_3", "E"];
+/// Names of the declared set, mostly.
+const SET_NAMES: [&str; 3] = ["s1", "s2", "s3"];
+/// Seconds that a tool waits for an instance that may never answer.
+const LIMIT: u32 = 2;
 /// Names that there cannot be, but for the last.
 const ODD_NAMES: [&str; 7] = [
     "",
@@ -101,6 +105,13 @@ fn racing(random: &mut Random, model: &Model) -> Op {
     loop {
         match op(random, model) {
             Op::Wait(..) | Op::Follow { .. } | Op::Ready(_) | Op::Attach(_) => {}
+            // What it asks may be asked of another one meanwhile, that does not answer.
+            Op::Resize(resize) => {
+                return Op::Resize(Resize {
+                    limit: Some(LIMIT),
+                    ..resize
+                });
+            }
             Op::Run { spec, .. } if spec.program == Program::Endless => {}
             op => return op,
         }
@@ -109,11 +120,25 @@ fn racing(random: &mut Random, model: &Model) -> Op {
 
 /// An operation: mostly one that an instance of those there are is in the right state for.
 fn op(random: &mut Random, model: &Model) -> Op {
-    let name = random.pick(&NAMES).to_owned();
+    if random.once_in(6) {
+        let name = random.pick(&SET_NAMES);
+        return set(random, model, name);
+    }
+    let runs = |name: &&&str| {
+        let instance = model.instances.get(**name);
+        instance.is_some_and(|instance| matches!(instance.phase, Phase::Running { .. }))
+    };
+    let running: Vec<&str> = NAMES.iter().filter(runs).copied().collect();
+    let name = match running.as_slice() {
+        // Most of what can be done is done to these.
+        [_, ..] if random.once_in(2) => random.pick(&running),
+        _ => random.pick(&NAMES),
+    };
+    let name = name.to_owned();
     let Some(instance) = model.instances.get(&name) else {
         return match random.below(12) {
-            0..4 => run(random, model, name),
-            4..7 => Op::RunDetached(spec(random, model, name, false)),
+            0..3 => run(random, model, name),
+            3..7 => Op::RunDetached(spec(random, model, name, false)),
             7..11 => Op::Create(spec(random, model, name, false)),
             _ => any(random, model, name),
         };
@@ -121,19 +146,27 @@ fn op(random: &mut Random, model: &Model) -> Op {
     let program = instance.spec.as_ref().map(|spec| &spec.program);
     let (choice, dice) = (random.below(10), random.below(8));
     match &instance.phase {
-        Phase::Created if choice < 6 => Op::Start(name),
-        Phase::Running { surely: true, .. } if choice < 7 => Op::Wait(name, 1 + dice as u32 % 3),
+        Phase::Created if choice < 5 => Op::Start(name),
+        Phase::Running { .. } if instance.pause != Pause::No => match dice {
+            0..3 => Op::Unpause(name),
+            3 => Op::Kill(name, random.pick(&SIGNALS)),
+            4 if instance.pause == Pause::Yes => Op::Attach(name),
+            4 | 5 => change(random, model, &name, instance),
+            6 => Op::StopForce(name),
+            _ => any(random, model, name),
+        },
+        Phase::Running { surely: true, .. } if choice < 5 => Op::Wait(name, 1 + dice as u32 % 3),
         Phase::Running { .. } if choice == 0 => Op::StopForce(name),
         Phase::Running { ends, .. }
             if ends.is_empty()
                 && !instance.ready
-                && choice < 7
+                && choice < 5
                 && !matches!(program, None | Some(Program::Cat(_) | Program::Count(_))) =>
         {
             Op::Ready(name)
         }
         Phase::Running { ends, .. }
-            if ends.is_empty() && program == Some(&Program::Endless) && choice < 9 =>
+            if ends.is_empty() && program == Some(&Program::Endless) && choice < 3 =>
         {
             let reader = Some(reader(random, false))
                 .filter(|reader| *reader != Reader::Late)
@@ -144,14 +177,17 @@ fn op(random: &mut Random, model: &Model) -> Op {
                 reader,
             }
         }
-        Phase::Running { .. } if choice < 8 => match dice {
+        Phase::Running { .. } if choice < 8 => change(random, model, &name, instance),
+        Phase::Running { .. } if choice == 8 => match dice {
             0..5 => Op::Kill(name, random.pick(&SIGNALS)),
             5 => Op::Stop(name),
             6 => Op::StopForce(name),
             _ => Op::RemoveForce(name),
         },
         Phase::Ended(_) if choice < 8 => match dice {
-            0..3 => Op::Logs(name),
+            0 if instance.previous.is_some() => Op::LogsPrevious(name),
+            0 | 1 => Op::Logs(name),
+            2 => Op::Restart(name),
             3 => Op::Wait(name, 2),
             4 => Op::Prune,
             _ => Op::Remove(name),
@@ -160,16 +196,144 @@ fn op(random: &mut Random, model: &Model) -> Op {
     }
 }
 
+/// A change of what there is: mostly one that is possible.
+fn change(random: &mut Random, model: &Model, name: &str, instance: &Instance) -> Op {
+    let name = name.to_owned();
+    match random.below(10) {
+        0..5 => Op::Resize(resize(random, model, name, instance)),
+        // One that hangs is waited for.
+        5 | 6 if !instance.may_hang() || random.once_in(3) => Op::Pause(name),
+        5..8 => Op::Restart(name),
+        8 => Op::Rename {
+            name,
+            to: new_name(random),
+        },
+        _ => Op::Unpause(name),
+    }
+}
+
+fn new_name(random: &mut Random) -> String {
+    if random.once_in(8) {
+        random.pick(&ODD_NAMES).to_owned()
+    } else {
+        random.pick(&NAMES).to_owned()
+    }
+}
+
+fn resize(random: &mut Random, model: &Model, name: String, instance: &Instance) -> Resize {
+    let (_, free) = model.free_cpus();
+    let cpus = match random.below(12) {
+        0 => instance.cpus + free + 1,
+        1 => 64,
+        2 => instance.cpus,
+        3..8 => instance.cpus + 1 + random.below(u64::from(free.max(1))) as u32,
+        _ => 1 + random.below(instance.cpus.into()) as u32,
+    };
+    let mib = instance.memory >> 20;
+    let mib = match random.below(12) {
+        0 => mib.saturating_sub(1).max(1),
+        1 => mib * 16 + 1,
+        2 => 64 << 10,
+        3 => mib,
+        _ => mib + 1 + random.below(32),
+    };
+    let memory = (format!("{mib}M"), mib << 20);
+    let what = random.below(5);
+    Resize {
+        name,
+        cpus: Some(cpus).filter(|_| what < 4),
+        memory: Some(memory).filter(|_| what > 2),
+        limit: Some(LIMIT).filter(|_| instance.may_hang() || instance.pending()),
+        dry_run: random.once_in(8),
+    }
+}
+
+/// A declared set that has something to do with what there is.
+fn set(random: &mut Random, model: &Model, name: &str) -> Op {
+    let declared: Vec<&String> = model.set().map(|(name, _)| name).collect();
+    if !declared.is_empty() && random.once_in(3) {
+        let name = random.pick(&declared).clone();
+        let instance = &model.instances[&name];
+        let paused = instance.pause != Pause::No;
+        return match random.below(5) {
+            0 if paused => Op::Unpause(name),
+            0..4 => change(random, model, &name, instance),
+            _ => Op::RemoveForce(name),
+        };
+    }
+    let mut names: Vec<&str> = SET_NAMES
+        .into_iter()
+        .filter(|_| random.once_in(2))
+        .collect();
+    if names.is_empty() {
+        names.push(name);
+    }
+    if random.once_in(12) {
+        // Maybe somebody else's.
+        names.push(NAMES[0]);
+    }
+    names.sort_unstable();
+    let specs = names
+        .into_iter()
+        .map(|name| declared_spec(random, model, name));
+    Op::Apply {
+        specs: specs.collect(),
+        prune: random.once_in(2),
+    }
+}
+
+/// An instance of the declared set: as it is, or not quite.
+fn declared_spec(random: &mut Random, model: &Model, name: &str) -> Spec {
+    let present = model.instances.get(name);
+    let (text, bytes) = random.pick(&[("32M", 32 << 20), ("64M", 64 << 20)]);
+    let memory = (text.to_owned(), bytes);
+    if let Some(spec) = present.and_then(|instance| instance.spec.clone())
+        && !random.once_in(3)
+    {
+        let cpus = spec.cpus + random.below(2) as u32;
+        return match random.below(4) {
+            0 | 1 => spec,
+            2 => Spec { cpus, ..spec },
+            _ => Spec { memory, ..spec },
+        };
+    }
+    let program = match random.below(8) {
+        0..4 => Program::Sleep,
+        4 => Program::Trap(random.next() as u8),
+        5 => Program::Exit(random.next() as u8),
+        6 => Program::Fault("panic"),
+        _ => {
+            let (path, code) = FILES[0];
+            Program::File { path, code }
+        }
+    };
+    Spec {
+        name: name.to_owned(),
+        cpus: 1,
+        memory,
+        root: random.pick(&[Root::Folder, Root::Folder, Root::Tar]),
+        program,
+        seed: 0,
+    }
+}
+
 /// Any operation, whether it makes sense or not.
 fn any(random: &mut Random, model: &Model, name: String) -> Op {
     let may_wait = |model: &Model| {
         let phase = model.instances.get(&name).map(|instance| &instance.phase);
-        !matches!(
-            phase,
-            Some(Phase::Created | Phase::Running { surely: false, .. })
-        )
+        let paused = |name| {
+            model
+                .instances
+                .get(name)
+                .is_some_and(|one| one.pause != Pause::No)
+        };
+        !paused(&name)
+            && !matches!(
+                phase,
+                Some(Phase::Created | Phase::Running { surely: false, .. })
+            )
     };
-    match random.below(14) {
+    match random.below(20) {
         0 | 1 => Op::Create(spec(random, model, name, false)),
         2 => run(random, model, name),
         3 => Op::RunDetached(spec(random, model, name, false)),
@@ -188,7 +352,28 @@ fn any(random: &mut Random, model: &Model, name: String) -> Op {
         }
         10 | 11 => Op::Inspect(name),
         12 => Op::Remove(name),
-        _ => Op::RemoveForce(name),
+        13 => Op::RemoveForce(name),
+        14 => Op::Pause(name),
+        15 => Op::Unpause(name),
+        16 => Op::Restart(name),
+        17 => Op::LogsPrevious(name),
+        18 => Op::Rename {
+            name,
+            to: new_name(random),
+        },
+        _ => {
+            let Some(instance) = model.instances.get(&name) else {
+                return Op::Resize(Resize {
+                    name,
+                    cpus: Some(1),
+                    memory: None,
+                    limit: Some(LIMIT),
+                    dry_run: false,
+                });
+            };
+            let resize = resize(random, model, name, instance);
+            Op::Resize(resize)
+        }
     }
 }
 
@@ -313,7 +498,7 @@ fn program(random: &mut Random, ends: bool) -> Program {
         2 => random.below(5000) as u32,
         _ => random.below(80_000) as u32,
     };
-    match random.below(if ends { 12 } else { 20 }) {
+    match random.below(if ends { 12 } else { 24 }) {
         0 | 1 => Program::Exit(code),
         2..6 => Program::Write {
             out: lines(random),
@@ -329,7 +514,7 @@ fn program(random: &mut Random, ends: bool) -> Program {
         }
         10 | 11 => Program::Fault(random.pick(if ends { &FAULTS[..3] } else { &FAULTS })),
         12..15 => Program::Endless,
-        15..17 => Program::Sleep,
+        15..21 => Program::Sleep,
         _ => Program::Trap(code),
     }
 }

@@ -11,8 +11,13 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::numbered_lines::{self, KEPT, place};
-use crate::spec::{Op, Program, READY, Root, Signal, Spec};
+use crate::numbered_lines;
+use crate::spec::{Op, Program, READY, Resize, Root, Spec};
+
+mod apply;
+mod changes;
+mod output;
+mod verbs;
 
 /// Memory comes in these.
 const GRANULE: u64 = 2 << 20;
@@ -54,19 +59,47 @@ pub(crate) enum Phase {
     Ended(Vec<End>),
 }
 
+/// Whether the CPUs of an instance stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    No,
+    /// The CPUs will stand still, or do, unless one hangs. Of an instance of which nothing is
+    /// known, maybe not even that.
+    Asked,
+    Yes,
+}
+
+/// The declared set that an instance belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Project {
+    None,
+    Ours,
+    Unknown,
+}
+
 /// An instance that the tool knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
-    /// `None`: a tool was killed, or raced with another, while it was made.
+    /// The options that the tool remembers. `None`: a tool was killed, or raced with another, while
+    /// it did something to it.
     pub(crate) spec: Option<Spec>,
-    cpus: u32,
-    memory: u64,
+    /// CPUs and memory that it has.
+    pub(crate) cpus: u32,
+    pub(crate) memory: u64,
+    /// Memory that it was created with.
+    first_memory: u64,
+    /// Amounts that it has besides, or has not any more, if it answers.
+    pending: Option<(u32, u64)>,
+    pub(crate) pause: Pause,
     pub(crate) phase: Phase,
     /// Whether the program has said that it is ready.
     pub(crate) ready: bool,
     /// Number of the instance, once seen.
     id: Option<u32>,
     input: Vec<u8>,
+    project: Project,
+    /// Name of the one whose place it took.
+    pub(crate) previous: Option<String>,
 }
 
 /// Observed result of a tool's run.
@@ -94,11 +127,11 @@ impl fmt::Debug for Observed {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    id: u32,
+    pub(crate) id: u32,
     pub(crate) state: String,
     exit_code: Option<u8>,
-    cpus: u32,
-    memory: u64,
+    pub(crate) cpus: u32,
+    pub(crate) memory: u64,
     #[serde(default)]
     reclaim: Option<Reclaim>,
 }
@@ -148,6 +181,12 @@ pub(crate) struct Model {
     pub(crate) instances: BTreeMap<String, Instance>,
     /// Names of which nothing is known until they are looked for.
     loose: BTreeSet<String>,
+    /// The same holds of all names that no user can give.
+    loose_asides: bool,
+    /// The most CPUs and memory that those of which nothing is known may come to have.
+    loose_sizes: (u32, u64),
+    /// An `apply` may have been killed in the middle.
+    unfinished_apply: bool,
     /// Resources before the first instance.
     base: Resources,
     /// The highest number seen.
@@ -185,6 +224,11 @@ impl End {
             _ => return None,
         })
     }
+}
+
+/// Whether no user can give this name: it is of an instance that is not needed, yet or any more.
+pub(crate) fn is_aside(name: &str) -> bool {
+    name.starts_with('~')
 }
 
 /// Whether `end` is one of these.
@@ -230,10 +274,44 @@ impl Instance {
             spec: Some(spec),
             cpus,
             memory,
+            first_memory: memory,
+            pending: None,
+            pause: Pause::No,
             phase,
             ready: false,
             id: None,
             input,
+            project: Project::None,
+            previous: None,
+        }
+    }
+
+    /// Takes over what is seen of one of which nothing is known; it may come to have these amounts.
+    fn unknown(entry: &Entry, sizes: (u32, u64)) -> Self {
+        let running = Phase::Running {
+            ends: vec![End::Any],
+            surely: false,
+        };
+        let (phase, pause) = match entry.state.as_str() {
+            "created" => (Phase::Created, Pause::No),
+            "running" => (running, Pause::Asked),
+            "paused" => (running, Pause::Yes),
+            _ => (Phase::Ended(vec![End::Any]), Pause::No),
+        };
+        let runs = matches!(phase, Phase::Running { .. });
+        Self {
+            spec: None,
+            cpus: entry.cpus,
+            memory: entry.memory,
+            first_memory: entry.memory,
+            pending: Some(sizes).filter(|sizes| runs && *sizes != (0, 0)),
+            pause,
+            phase,
+            ready: false,
+            id: None,
+            input: Vec::new(),
+            project: Project::Unknown,
+            previous: None,
         }
     }
 
@@ -247,111 +325,50 @@ impl Instance {
     }
 
     /// Whether it runs, without a doubt.
-    fn surely_runs(&self) -> bool {
-        matches!(&self.phase, Phase::Running { ends, .. } if ends.is_empty())
-    }
-
-    /// Checks the program's output; `all`: nothing is left out at the beginning.
-    fn check(&self, out: &[u8], err: &[u8], all: bool) -> Verdict {
-        let Some(spec) = &self.spec else {
-            return Ok(());
-        };
-        let ends = match &self.phase {
-            Phase::Created => {
-                numbered_lines::same(b"", out)?;
-                return numbered_lines::same(b"", err);
-            }
-            Phase::Running { .. } => &[][..],
-            Phase::Ended(ends) => ends,
-        };
-        if matches!(ends, [End::Any]) {
-            return Ok(());
-        }
-        let by_itself = matches!(ends, [end] if is_among(&spec.ends().0, *end));
-        match &spec.program {
-            // While it is written, more may be dropped than is read.
-            Program::Endless => place(spec.seed, out, ends.is_empty()).map(drop),
-            Program::Sleep | Program::Trap(_) | Program::Fault(_) => {
-                let text = String::from_utf8_lossy(out);
-                let rest = match text.strip_prefix("ready\n") {
-                    Some(rest) => rest,
-                    None if self.ready || by_itself => {
-                        return Err(format!("it was ready, and its output is {text:?}"));
-                    }
-                    None if text.is_empty() => "",
-                    None => return Err(format!("its output is {text:?}")),
-                };
-                let told = matches!(spec.program, Program::Trap(code) if matches!(ends, [End::Exited(end)] if *end == code));
-                let as_told = if told {
-                    rest.starts_with("signal ") && rest.lines().count() == 1
-                } else {
-                    rest.is_empty()
-                };
-                if as_told || matches!(spec.program, Program::Trap(_)) && !told && ends.len() != 1 {
-                    Ok(())
-                } else {
-                    Err(format!("its output is {text:?}"))
-                }
-            }
-            program => {
-                let whole = program
-                    .output(spec.seed, &self.input)
-                    .ok_or("a program without a known output")?;
-                for (whole, seen) in whole.iter().zip([out, err]) {
-                    if all && by_itself {
-                        numbered_lines::same(whole, seen)?;
-                    } else if by_itself {
-                        numbered_lines::is_end_of(whole, seen)?;
-                    } else if !whole.windows(seen.len().max(1)).any(|piece| piece == seen)
-                        && !seen.is_empty()
-                    {
-                        return Err(format!(
-                            "{} bytes that are no piece of what is written",
-                            seen.len()
-                        ));
-                    }
-                }
-                Ok(())
-            }
+    pub(crate) fn surely_runs(&self) -> bool {
+        match &self.phase {
+            Phase::Running { ends, .. } => ends.is_empty() || self.pause == Pause::Yes,
+            Phase::Created | Phase::Ended(_) => false,
         }
     }
-}
 
-/// Checks that the tool refused: with this status, this in its message, and nothing else printed.
-fn refused(seen: &Observed, status: u8, says: &str) -> Verdict {
-    let message = String::from_utf8_lossy(&seen.err);
-    if seen.status != status || !message.contains(says) {
-        return Err(format!(
-            "it must be refused with status {status} and {says:?}"
-        ));
+    /// Whether it has not answered a change.
+    pub(crate) fn pending(&self) -> bool {
+        self.pending.is_some()
     }
-    if message.lines().count() != 1 || !message.starts_with("skerry: ") {
-        return Err(format!(
-            "an error is one line that begins with \"skerry: \", not {message:?}"
-        ));
+
+    fn program(&self) -> Option<&Program> {
+        self.spec.as_ref().map(|spec| &spec.program)
     }
-    numbered_lines::same(b"", &seen.out)
-}
 
-fn succeeded(seen: &Observed, out: &[u8]) -> Verdict {
-    if seen.status != 0 {
-        return Err("it must succeed".into());
+    /// Whether it may not do what it is told because its kernel does not get on.
+    pub(crate) fn may_hang(&self) -> bool {
+        matches!(self.program(), None | Some(Program::Fault("hang" | "deaf")))
     }
-    numbered_lines::same(out, &seen.out)?;
-    numbered_lines::same(b"", &seen.err)
-}
 
-/// Halting takes no longer than the tool waits, unless whoever runs the machine stops it: then
-/// nothing is known yet.
-fn is_late(seen: &Observed) -> bool {
-    seen.status == 1 && String::from_utf8_lossy(&seen.err).contains(" has not ended after ")
-}
+    /// Adds the ways in which it may end if it is asked to, and then halted.
+    fn told_to_end(&mut self) {
+        self.pause = Pause::No;
+        let handled = match self.program() {
+            Some(Program::Trap(code)) => Some(End::Exited(*code)),
+            _ => None,
+        };
+        if let Phase::Running { ends, .. } = &mut self.phase {
+            ends.extend(
+                [End::Halted, End::Exited(128 + 15)]
+                    .into_iter()
+                    .chain(handled),
+            );
+        }
+    }
 
-fn is_name(name: &str) -> bool {
-    let inner = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
-    name.len() <= 63
-        && name.chars().all(inner)
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+    /// Takes in that it has ended, in one of the ways that it may.
+    fn has_ended(&mut self) {
+        self.pause = Pause::No;
+        if let Phase::Running { ends, .. } = &mut self.phase {
+            self.phase = Phase::Ended(std::mem::take(ends));
+        }
+    }
 }
 
 impl Model {
@@ -360,6 +377,9 @@ impl Model {
         Self {
             instances: BTreeMap::new(),
             loose: BTreeSet::new(),
+            loose_asides: false,
+            loose_sizes: (0, 0),
+            unfinished_apply: false,
             base,
             last_id: 0,
         }
@@ -376,415 +396,30 @@ impl Model {
         let mut held = Held::default();
         for instance in self.instances.values() {
             let (cpus, memory) = (u64::from(instance.cpus), instance.memory);
+            let (least, most) = match instance.pending {
+                None => ((cpus, memory), (cpus, memory)),
+                Some((other, bytes)) => (
+                    (cpus.min(other.into()), memory.min(bytes)),
+                    (cpus.max(other.into()), memory.max(bytes)),
+                ),
+            };
             match &instance.phase {
                 Phase::Created => {
                     (held.cpus, held.staged) = (held.cpus + cpus, held.staged + memory);
                 }
                 Phase::Running { .. } if instance.surely_runs() => {
-                    (held.cpus, held.granted) = (held.cpus + cpus, held.granted + memory);
+                    (held.cpus, held.granted) = (held.cpus + least.0, held.granted + least.1);
+                    held.cpus_maybe += most.0 - least.0;
+                    held.granted_maybe += most.1 - least.1;
                 }
                 Phase::Running { .. } => {
-                    (held.cpus_maybe, held.granted_maybe) =
-                        (held.cpus_maybe + cpus, held.granted_maybe + memory);
+                    held.cpus_maybe += most.0;
+                    held.granted_maybe += most.1;
                 }
                 Phase::Ended(_) => {}
             }
         }
         held
-    }
-
-    /// Possible outcomes of a request: `None` if it is granted, otherwise the text of the refusal.
-    fn creation(&self, spec: &Spec) -> Vec<Option<&'static str>> {
-        let memory = spec.memory.1;
-        let early = [
-            (memory == 0, "is not a size"),
-            (spec.cpus == 0, "needs a CPU"),
-            (!is_name(&spec.name), "cannot be a name"),
-        ];
-        if let Some((_, says)) = early.iter().find(|(wrong, _)| *wrong) {
-            return vec![Some(says)];
-        }
-        if let Root::Refused { says, .. } = spec.root {
-            return vec![Some(says)];
-        }
-        if self.instances.contains_key(&spec.name) {
-            return vec![Some("already")];
-        }
-        if memory < SURELY_TOO_LITTLE {
-            return vec![Some("too little")];
-        }
-        let (least, most) = self.free_cpus();
-        let mut possible = Vec::new();
-        if memory < SURELY_ENOUGH {
-            possible.extend([Some("too little"), Some("does not fit")]);
-        }
-        if spec.cpus > least {
-            possible.push(Some("free (asked for"));
-        }
-        if spec.cpus <= most {
-            let held = self.held();
-            let taken = held.staged + held.granted + held.granted_maybe;
-            possible.push(match spec.root {
-                _ if spec.memory_taken() > self.base.memory.free.saturating_sub(taken) => {
-                    Some("free (asked for")
-                }
-                Root::Large if memory <= LARGE_NEEDS => Some("does not fit"),
-                _ => None,
-            });
-        }
-        possible
-    }
-
-    /// Judges what a tool answered to a request for an instance; true if there is one now.
-    fn was_created(&self, spec: &Spec, seen: &Observed, failure: u8) -> Result<bool, String> {
-        let possible = self.creation(spec);
-        if possible
-            .iter()
-            .flatten()
-            .any(|says| refused(seen, failure, says).is_ok())
-        {
-            return Ok(false);
-        }
-        match possible.as_slice() {
-            [Some(says)] => refused(seen, failure, says).map(|()| false),
-            _ if possible.contains(&None) => Ok(true),
-            _ => Err(format!(
-                "it must be refused in one of these ways: {possible:?}"
-            )),
-        }
-    }
-
-    /// The tool was killed in the middle of it, or did it beside others: what became of it will be
-    /// seen.
-    pub(crate) fn loosen(&mut self, op: &Op) {
-        match op.name() {
-            Some(name) => drop(self.loose.insert(name.to_owned())),
-            None => {
-                let may_be_gone = |instance: &Instance| {
-                    instance.phase != Phase::Created && !instance.surely_runs()
-                };
-                let names = self
-                    .instances
-                    .iter()
-                    .filter(|(_, instance)| may_be_gone(instance))
-                    .map(|(name, _)| name.clone());
-                self.loose.extend(names);
-            }
-        }
-    }
-
-    /// Checks that a user without the right is refused.
-    pub(crate) fn judge_nobody(op: &Op, seen: &Observed) -> Verdict {
-        refused(
-            seen,
-            if matches!(op, Op::Run { .. } | Op::RunDetached(_)) {
-                OURS
-            } else {
-                1
-            },
-            "/dev/skerry",
-        )
-    }
-
-    /// Judges what one tool did, alone, and notes what that means.
-    pub(crate) fn judge(&mut self, op: &Op, seen: &Observed) -> Verdict {
-        match op {
-            Op::Create(spec) | Op::RunDetached(spec) => {
-                let runs = matches!(op, Op::RunDetached(_));
-                if self.was_created(spec, seen, if runs { OURS } else { 1 })? {
-                    let mut instance = Instance::new(spec.clone(), Phase::Created, Vec::new());
-                    if runs && spec.ends().0.contains(&End::Any) && seen.status == OURS {
-                        // Too little to be started: then it is removed, too.
-                        return Ok(());
-                    }
-                    succeeded(seen, format!("{}\n", spec.name).as_bytes())?;
-                    if runs {
-                        instance.phase = instance.started();
-                    }
-                    self.instances.insert(spec.name.clone(), instance);
-                }
-                Ok(())
-            }
-            Op::Run { .. } => Err("judged with its input".into()),
-            Op::Start(name) => self.judge_start(name, seen),
-            Op::Stop(name) => self.judge_end(name, seen, false),
-            Op::StopForce(name) => self.judge_end(name, seen, true),
-            Op::Kill(name, signal) => self.judge_kill(name, *signal, seen),
-            Op::Wait(name, _) => self.judge_wait(name, seen),
-            Op::Logs(name) | Op::Ready(name) => {
-                let Some(instance) = self.instances.get(name) else {
-                    return refused(seen, 1, "no instance is called");
-                };
-                if seen.status != 0 {
-                    return Err("it must succeed".into());
-                }
-                instance.check(&seen.out, &seen.err, false)
-            }
-            Op::Attach(name) => match self.instances.get(name).map(|instance| &instance.phase) {
-                None => refused(seen, 1, "no instance is called"),
-                Some(Phase::Created) => refused(seen, 1, "was not started"),
-                Some(Phase::Ended(_)) => refused(seen, 1, "has "),
-                // It was there until the end, or came too late.
-                Some(Phase::Running { .. }) => Ok(()),
-            },
-            Op::Follow { .. } => Err("judged as a whole".into()),
-            Op::Inspect(name) => match self.instances.contains_key(name) {
-                false => refused(seen, 1, "no instance is called"),
-                true => {
-                    let entry: Entry =
-                        serde_json::from_slice(&seen.out).map_err(|error| error.to_string())?;
-                    self.observe_one(&entry)
-                }
-            },
-            Op::Remove(name) => self.judge_remove(name, seen),
-            Op::RemoveForce(name) => self.judge_remove_force(name, seen),
-            Op::Prune => self.judge_prune(seen),
-        }
-    }
-
-    /// Judges `run`, which has stayed until the end. `whole`: its reader has read all.
-    pub(crate) fn judge_run(
-        &mut self,
-        spec: &Spec,
-        input: Vec<u8>,
-        whole: bool,
-        remove: bool,
-        seen: &Observed,
-    ) -> Verdict {
-        if !self.was_created(spec, seen, OURS)? {
-            return Ok(());
-        }
-        let mut instance = Instance::new(spec.clone(), Phase::Created, input);
-        let (ends, _) = spec.ends();
-        let end = match ends.as_slice() {
-            [End::Any] => End::Any,
-            [end] => *end,
-            _ => return Err("a program that does not end".into()),
-        };
-        let expected = end.status().map(|(_, status)| status);
-        if expected.is_some_and(|expected| expected != seen.status) {
-            return Err(format!(
-                "its status is {}, not {}",
-                seen.status,
-                expected.unwrap_or(0)
-            ));
-        }
-        instance.phase = Phase::Ended(vec![end]);
-        match (end, &spec.program) {
-            (_, Program::File { .. }) if end != End::Any => {
-                refused(seen, seen.status, "cannot run")?;
-            }
-            // Its kernel's last words are in the error output.
-            (End::Panicked, _) if whole => instance.check(&seen.out, b"", true)?,
-            _ if whole => instance.check(&seen.out, &seen.err, true)?,
-            _ => {
-                let all = spec.program.output(spec.seed, &instance.input);
-                if all.is_some_and(|[out, _]| !out.starts_with(&seen.out)) {
-                    return Err("what its reader has read is not the beginning".into());
-                }
-            }
-        }
-        if end == End::Any {
-            // Too little to be started, or started and ended somehow: that is seen in a moment.
-            self.loose.insert(spec.name.clone());
-        } else if !remove {
-            self.instances.insert(spec.name.clone(), instance);
-        }
-        Ok(())
-    }
-
-    /// Judges one who followed what a program writes without end, until its instance was halted;
-    /// `logs` is what is kept of it.
-    pub(crate) fn judge_follower(
-        &self,
-        name: &str,
-        attach: bool,
-        seen: &Observed,
-        logs: &Observed,
-    ) -> Verdict {
-        let Some(Instance {
-            spec: Some(spec),
-            phase: Phase::Ended(ends),
-            ..
-        }) = self.instances.get(name)
-        else {
-            return Ok(());
-        };
-        if seen.status != if attach { KILLED } else { 0 } {
-            return Err(format!(
-                "its status is {}, and its instance has ended: {ends:?}",
-                seen.status
-            ));
-        }
-        let (start, end) = place(spec.seed, &seen.out, !attach)?;
-        let (_, last) = place(spec.seed, &logs.out, false)?;
-        if logs.out.len() < KEPT.min(last as usize) {
-            return Err(format!("only {} bytes are kept", logs.out.len()));
-        }
-        if end != last && !seen.out.is_empty() {
-            return Err(format!(
-                "it read from byte {start} to {end}, and {last} were written"
-            ));
-        }
-        Ok(())
-    }
-
-    fn judge_start(&mut self, name: &str, seen: &Observed) -> Verdict {
-        let Some(instance) = self.instances.get_mut(name) else {
-            return refused(seen, 1, "no instance is called");
-        };
-        if instance.phase != Phase::Created {
-            return refused(seen, 1, "cannot be started");
-        }
-        let phase = instance.started();
-        if matches!(&phase, Phase::Running { ends, .. } if ends.contains(&End::Any))
-            && refused(seen, 1, "too little for it").is_ok()
-        {
-            return Ok(());
-        }
-        instance.phase = phase;
-        succeeded(seen, format!("{name}\n").as_bytes())
-    }
-
-    fn judge_end(&mut self, name: &str, seen: &Observed, force: bool) -> Verdict {
-        let Some(instance) = self.instances.get_mut(name) else {
-            return refused(seen, 1, "no instance is called");
-        };
-        let Phase::Running { ends, .. } = &mut instance.phase else {
-            return succeeded(seen, format!("{name}\n").as_bytes());
-        };
-        ends.push(End::Halted);
-        if !force {
-            ends.push(End::Exited(128 + 15));
-            ends.extend(match instance.spec.as_ref().map(|spec| &spec.program) {
-                Some(Program::Trap(code)) => Some(End::Exited(*code)),
-                _ => None,
-            });
-        }
-        if is_late(seen) {
-            return Ok(());
-        }
-        instance.phase = Phase::Ended(std::mem::take(ends));
-        succeeded(seen, format!("{name}\n").as_bytes())
-    }
-
-    fn judge_kill(&mut self, name: &str, signal: Signal, seen: &Observed) -> Verdict {
-        let Some(instance) = self.instances.get_mut(name) else {
-            return refused(seen, 1, "no instance is called");
-        };
-        let sure = instance.surely_runs();
-        let program = instance.spec.as_ref().map(|spec| spec.program.clone());
-        let Phase::Running { ends, surely } = &mut instance.phase else {
-            return refused(seen, 1, "does not run");
-        };
-        if !sure && refused(seen, 1, "does not run").is_ok() {
-            return Ok(());
-        }
-        if matches!(program, None | Some(Program::Fault(_)))
-            && refused(seen, 1, "cannot send a signal").is_ok()
-        {
-            // It does not read its messages.
-            return Ok(());
-        }
-        succeeded(seen, format!("{name}\n").as_bytes())?;
-        match program {
-            None => {}
-            // It may come before the fault does.
-            Some(Program::Fault(_)) if signal.fatal => ends.push(End::Exited(128 + signal.number)),
-            Some(Program::Trap(code)) if signal.handled => {
-                ends.extend([End::Exited(code), End::Exited(128 + signal.number)]);
-                *surely |= instance.ready;
-            }
-            Some(_) if signal.fatal => {
-                ends.push(End::Exited(128 + signal.number));
-                *surely |= instance.ready;
-            }
-            Some(_) => {}
-        }
-        if instance.ready {
-            // Its handler is in place, so the default does nothing.
-            if let Some(Program::Trap(code)) = program
-                && signal.handled
-            {
-                ends.retain(|end| {
-                    *end != End::Exited(128 + signal.number) || *end == End::Exited(code)
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn judge_wait(&mut self, name: &str, seen: &Observed) -> Verdict {
-        let Some(instance) = self.instances.get_mut(name) else {
-            return refused(seen, 1, "no instance is called");
-        };
-        let ends = match &instance.phase {
-            Phase::Created => return Err("it waits for what was not started".into()),
-            Phase::Running { ends, .. } | Phase::Ended(ends) => ends.clone(),
-        };
-        let fits = |end: &End| match end.status() {
-            Some((status, _)) => seen.out == format!("{status}\n").into_bytes(),
-            None => true,
-        };
-        let ends: Vec<End> = ends.into_iter().filter(fits).collect();
-        if ends.is_empty() {
-            return Err("that is not how it can have ended".into());
-        }
-        instance.phase = Phase::Ended(ends);
-        succeeded(seen, &seen.out)
-    }
-
-    fn judge_remove(&mut self, name: &str, seen: &Observed) -> Verdict {
-        let Some(instance) = self.instances.get(name) else {
-            return refused(seen, 1, "no instance is called");
-        };
-        let running = matches!(instance.phase, Phase::Running { .. });
-        if instance.surely_runs() || running && refused(seen, 1, "is running").is_ok() {
-            return refused(seen, 1, "is running");
-        }
-        self.instances.remove(name);
-        succeeded(seen, format!("{name}\n").as_bytes())
-    }
-
-    fn judge_remove_force(&mut self, name: &str, seen: &Observed) -> Verdict {
-        let Some(instance) = self.instances.get_mut(name) else {
-            return refused(seen, 1, "no instance is called");
-        };
-        if let (Phase::Running { ends, .. }, true) = (&mut instance.phase, is_late(seen)) {
-            ends.push(End::Halted);
-            return Ok(());
-        }
-        self.instances.remove(name);
-        succeeded(seen, format!("{name}\n").as_bytes())
-    }
-
-    fn judge_prune(&mut self, seen: &Observed) -> Verdict {
-        let text = String::from_utf8_lossy(&seen.out).into_owned();
-        let gone: BTreeSet<&str> = text.lines().collect();
-        for (name, instance) in &self.instances {
-            let ended = matches!(instance.phase, Phase::Ended(_));
-            if ended && !gone.contains(name.as_str()) {
-                return Err(format!("{name} has ended and was not pruned"));
-            }
-            if gone.contains(name.as_str())
-                && (instance.phase == Phase::Created || instance.surely_runs())
-            {
-                return Err(format!("{name} has not ended and was pruned"));
-            }
-        }
-        if let Some(unknown) = gone
-            .iter()
-            .find(|name| !self.instances.contains_key(**name))
-        {
-            return Err(format!("{unknown} is none of the instances"));
-        }
-        self.instances
-            .retain(|name, _| !gone.contains(name.as_str()));
-        if seen.status == 0 {
-            Ok(())
-        } else {
-            Err("it must succeed".into())
-        }
     }
 
     /// The program has said that it is ready.
@@ -805,6 +440,63 @@ impl Model {
         }) || out.starts_with(READY)
     }
 
+    /// The tool was killed in the middle of it, or did it beside others: what became of it will be
+    /// seen.
+    pub(crate) fn loosen(&mut self, op: &Op) {
+        let names: Vec<String> = op.names().into_iter().map(str::to_owned).collect();
+        self.loose.extend(names);
+        match op {
+            Op::Prune => {
+                let may_be_gone = |instance: &Instance| {
+                    instance.phase != Phase::Created && !instance.surely_runs()
+                };
+                let gone = self.instances.iter().filter(|(_, one)| may_be_gone(one));
+                self.loose.extend(gone.map(|(name, _)| name.clone()));
+            }
+            Op::Resize(Resize { cpus, memory, .. }) => {
+                let bytes = memory.as_ref().map_or(0, |memory| memory.1);
+                self.may_come_to_have(cpus.unwrap_or(0), bytes);
+            }
+            Op::Apply { specs, prune } => {
+                let of_set = |instance: &Instance| instance.project != Project::None;
+                let declared = self
+                    .instances
+                    .iter()
+                    .filter(|(_, one)| *prune && of_set(one));
+                self.loose.extend(declared.map(|(name, _)| name.clone()));
+                for spec in specs {
+                    self.may_come_to_have(spec.cpus, spec.memory.1);
+                }
+                self.unfinished_apply = true;
+            }
+            _ => {}
+        }
+        self.loose_asides |= matches!(
+            op,
+            Op::Prune | Op::Apply { .. } | Op::Restart(_) | Op::Remove(_) | Op::RemoveForce(_)
+        );
+    }
+
+    fn may_come_to_have(&mut self, cpus: u32, bytes: u64) {
+        let (most, memory) = self.loose_sizes;
+        let bytes = bytes.next_multiple_of(GRANULE);
+        self.loose_sizes = (most.max(cpus), memory.max(bytes));
+    }
+
+    /// Whether it is known what an instance has, and whether it is paused.
+    pub(crate) fn is_settled(&self, name: &str) -> bool {
+        let pause = |instance: &Instance| instance.pause != Pause::Asked;
+        self.instances
+            .get(name)
+            .is_some_and(|one| one.pending.is_none() && pause(one))
+    }
+
+    /// Whether what there is has to be seen before anything can be said of names that no user can
+    /// give.
+    pub(crate) fn must_look(&self) -> bool {
+        self.loose_asides
+    }
+
     /// Checks that `ls` shows a possible state, and settles what was in doubt.
     pub(crate) fn observe(&mut self, entries: &[Entry]) -> Verdict {
         let names: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
@@ -817,10 +509,19 @@ impl Model {
                 "the numbers are not in the order of creation: {ids:?}"
             ));
         }
-        for name in std::mem::take(&mut self.loose) {
+        let mut loose = std::mem::take(&mut self.loose);
+        if std::mem::take(&mut self.loose_asides) {
+            let asides = (self.instances.keys().map(String::as_str)).chain(names.iter().copied());
+            loose.extend(asides.filter(|name| is_aside(name)).map(str::to_owned));
+        }
+        let sizes = std::mem::take(&mut self.loose_sizes);
+        for name in loose {
             match entries.iter().find(|entry| entry.name == name) {
                 None => drop(self.instances.remove(&name)),
-                Some(entry) => self.adopt(entry),
+                Some(entry) => {
+                    let unknown = Instance::unknown(entry, sizes);
+                    self.instances.insert(name, unknown);
+                }
             }
         }
         if let Some(missing) = self
@@ -833,38 +534,25 @@ impl Model {
         entries.iter().try_for_each(|entry| self.observe_one(entry))
     }
 
-    /// Takes over what is seen of an instance of which nothing is known.
-    fn adopt(&mut self, entry: &Entry) {
-        let phase = match entry.state.as_str() {
-            "created" => Phase::Created,
-            "running" => Phase::Running {
-                ends: vec![End::Any],
-                surely: false,
-            },
-            _ => Phase::Ended(vec![End::Any]),
-        };
-        let (cpus, memory) = (entry.cpus, entry.memory);
-        let instance = Instance {
-            spec: None,
-            cpus,
-            memory,
-            phase,
-            ready: false,
-            id: None,
-            input: Vec::new(),
-        };
-        self.instances.insert(entry.name.clone(), instance);
-    }
-
     fn observe_one(&mut self, entry: &Entry) -> Verdict {
         let Some(instance) = self.instances.get_mut(&entry.name) else {
             return Err(format!("there is {entry:?}"));
         };
-        if (entry.cpus, entry.memory) != (instance.cpus, instance.memory) {
-            return Err(format!(
-                "{entry:?} has not {} CPUs and {} bytes",
-                instance.cpus, instance.memory
-            ));
+        let (has, shown) = ((instance.cpus, instance.memory), (entry.cpus, entry.memory));
+        if has != shown {
+            // One of which nothing is known may have answered one of several changes.
+            let answered = match instance.pending {
+                Some(_) if instance.spec.is_none() => true,
+                pending => pending == Some(shown),
+            };
+            if !answered {
+                return Err(format!(
+                    "{entry:?} has not {} CPUs and {} bytes",
+                    has.0, has.1
+                ));
+            }
+            (instance.cpus, instance.memory) = shown;
+            instance.pending.take_if(|_| instance.spec.is_some());
         }
         match instance.id {
             Some(id) if id != entry.id => return Err(format!("{entry:?} had number {id}")),
@@ -874,21 +562,30 @@ impl Model {
             _ => instance.id = Some(entry.id),
         }
         self.last_id = self.last_id.max(entry.id);
-        if let Some(reclaim) = &entry.reclaim
-            && (
-                reclaim.lost_cpus,
-                reclaim.leaked_bytes,
-                reclaim.scrubbed_bytes,
-            ) != (0, 0, instance.memory)
-        {
-            return Err(format!("not everything came back: {entry:?}"));
+        if let Some(reclaim) = &entry.reclaim {
+            // What it was given and has not answered comes back, too.
+            let (least, most) = match (instance.pending, &instance.spec) {
+                (None, _) => (instance.memory, instance.memory),
+                (Some((_, bytes)), Some(_)) => (bytes, bytes),
+                (Some((_, bytes)), None) => (instance.memory, bytes.max(instance.memory)),
+            };
+            let all = (least..=most).contains(&reclaim.scrubbed_bytes);
+            if !all || (reclaim.lost_cpus, reclaim.leaked_bytes) != (0, 0) {
+                return Err(format!("not everything came back: {entry:?}"));
+            }
         }
-        let wrong = || Err(format!("{entry:?} is not {:?}", instance.phase));
-        let possible = match &instance.phase {
-            Phase::Created if entry.state == "created" => return Ok(()),
-            Phase::Created => return wrong(),
-            Phase::Running { .. } if entry.state == "running" => return Ok(()),
-            Phase::Running { ends, .. } | Phase::Ended(ends) => ends,
+        let wrong = || Err(format!("{entry:?} is not {instance:?}"));
+        let possible = match (&instance.phase, entry.state.as_str(), instance.pause) {
+            (Phase::Created, "created", _) | (Phase::Running { .. }, "paused", Pause::Yes) => {
+                return Ok(());
+            }
+            (Phase::Created, ..) | (Phase::Running { .. }, _, Pause::Yes) => return wrong(),
+            (Phase::Running { .. }, "running", _) => return Ok(()),
+            (Phase::Running { .. }, "paused", Pause::Asked) => {
+                instance.pause = Pause::Yes;
+                return Ok(());
+            }
+            (Phase::Running { ends, .. } | Phase::Ended(ends), ..) => ends,
         };
         match End::shown(entry).filter(|end| is_among(possible, *end)) {
             Some(_) if possible.contains(&End::Any) => {
@@ -897,6 +594,7 @@ impl Model {
             Some(end) => instance.phase = Phase::Ended(vec![end]),
             None => return wrong(),
         }
+        instance.pause = Pause::No;
         Ok(())
     }
 

@@ -66,6 +66,8 @@ pub(crate) struct Spec {
 
 /// Directory of the file systems, in the supervisor.
 pub(crate) const ROOTS: &str = "/tmp/manage";
+/// File of the declared set.
+pub(crate) const SET: &str = "/tmp/manage/set.toml";
 
 impl Root {
     /// Path of the folder or archive in the supervisor.
@@ -166,6 +168,8 @@ pub(crate) enum Op {
     /// So many tools wait at the same time.
     Wait(String, u32),
     Logs(String),
+    /// Logs of the instance whose place it took.
+    LogsPrevious(String),
     /// Two readers follow, and the instance is halted by force: `attach`, or `logs -f`.
     Follow {
         name: String,
@@ -179,6 +183,31 @@ pub(crate) enum Op {
     Remove(String),
     RemoveForce(String),
     Prune,
+    Pause(String),
+    Unpause(String),
+    Resize(Resize),
+    Rename {
+        name: String,
+        to: String,
+    },
+    Restart(String),
+    /// Makes these as a declared set; `prune`: and removes what is declared no more.
+    Apply {
+        specs: Vec<Spec>,
+        prune: bool,
+    },
+}
+
+/// A change of what an instance has, to these amounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resize {
+    pub(crate) name: String,
+    pub(crate) cpus: Option<u32>,
+    /// Memory, as the tool is told and in bytes.
+    pub(crate) memory: Option<(String, u64)>,
+    /// Seconds that the tool waits for an answer; without, until there is one.
+    pub(crate) limit: Option<u32>,
+    pub(crate) dry_run: bool,
 }
 
 /// A signal as the tool is told, and what it does to a program without a handler.
@@ -230,12 +259,44 @@ impl Spec {
     }
 }
 
+impl Resize {
+    fn arguments(&self) -> Vec<String> {
+        let mut words = vec!["resize".to_owned(), "--json".into()];
+        let mut option = |name: &str, value: Option<String>| {
+            words.extend(value.into_iter().flat_map(|value| [name.into(), value]));
+        };
+        option("--cpus", self.cpus.map(|cpus| cpus.to_string()));
+        option("--mem", self.memory.as_ref().map(|memory| memory.0.clone()));
+        option("--time", self.limit.map(|limit| limit.to_string()));
+        words.extend(self.dry_run.then(|| "--dry-run".into()));
+        words.push(self.name.clone());
+        words
+    }
+}
+
+/// Text of the file that declares these.
+pub(crate) fn declaration(specs: &[Spec]) -> String {
+    let quoted = |text: &str| format!("{text:?}");
+    specs.iter().fold(String::new(), |text, spec| {
+        let command = spec.program.command(spec.seed);
+        let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+        text + &format!(
+            "[instances.{}]\ncommand = [{}]\nrootfs = {}\ncpus = {}\nmem = {}\n",
+            quoted(&spec.name),
+            command.join(", "),
+            quoted(&spec.root.path()),
+            spec.cpus,
+            quoted(&spec.memory.0)
+        )
+    })
+}
+
 impl Op {
-    /// The name it is about.
-    pub(crate) fn name(&self) -> Option<&str> {
+    /// The names it is about.
+    pub(crate) fn names(&self) -> Vec<&str> {
         match self {
             Self::Create(spec) | Self::RunDetached(spec) | Self::Run { spec, .. } => {
-                Some(&spec.name)
+                vec![&spec.name]
             }
             Self::Start(name)
             | Self::Stop(name)
@@ -243,13 +304,20 @@ impl Op {
             | Self::Kill(name, _)
             | Self::Wait(name, _)
             | Self::Logs(name)
+            | Self::LogsPrevious(name)
             | Self::Follow { name, .. }
             | Self::Attach(name)
             | Self::Inspect(name)
             | Self::Ready(name)
+            | Self::Pause(name)
+            | Self::Unpause(name)
+            | Self::Restart(name)
+            | Self::Resize(Resize { name, .. })
             | Self::Remove(name)
-            | Self::RemoveForce(name) => Some(name),
-            Self::Prune => None,
+            | Self::RemoveForce(name) => vec![name],
+            Self::Rename { name, to } => vec![name, to],
+            Self::Apply { specs, .. } => specs.iter().map(|spec| spec.name.as_str()).collect(),
+            Self::Prune => Vec::new(),
         }
     }
 
@@ -274,6 +342,7 @@ impl Op {
             Self::Kill(name, signal) => words(&["kill", "-s", signal.name, name]),
             Self::Wait(name, _) => words(&["wait", name]),
             Self::Logs(name) | Self::Ready(name) => words(&["logs", name]),
+            Self::LogsPrevious(name) => words(&["logs", "--previous", name]),
             Self::Follow {
                 name,
                 attach: false,
@@ -286,6 +355,15 @@ impl Op {
             Self::Remove(name) => words(&["rm", name]),
             Self::RemoveForce(name) => words(&["rm", "--force", name]),
             Self::Prune => words(&["prune"]),
+            Self::Pause(name) => words(&["pause", name]),
+            Self::Unpause(name) => words(&["unpause", name]),
+            Self::Resize(resize) => resize.arguments(),
+            Self::Rename { name, to } => words(&["rename", name, to]),
+            Self::Restart(name) => words(&["restart", "--time", "2", name]),
+            Self::Apply { prune, .. } => {
+                let prune = if *prune { &["--prune"][..] } else { &[] };
+                words(&[&["apply", "--json", "--grace", "2"], prune, &[SET]].concat())
+            }
         }
     }
 }
@@ -300,6 +378,13 @@ impl fmt::Display for Op {
             }
             Self::Wait(_, count) if *count > 1 => write!(f, " ({count} of them)"),
             Self::Ready(_) => write!(f, " (until it is ready)"),
+            Self::Apply { specs, .. } => {
+                write!(
+                    f,
+                    " ({})",
+                    declaration(specs).trim_end().replace('\n', "; ")
+                )
+            }
             _ => Ok(()),
         }
     }

@@ -1,4 +1,6 @@
 use super::*;
+use crate::numbered_lines::KEPT;
+use crate::spec::Signal;
 
 const MIB: u64 = 1 << 20;
 
@@ -394,4 +396,188 @@ fn nobody_may_do_anything() {
         &seen(125, "", denied),
     )
     .unwrap();
+}
+
+/// The answer of `resize --json`.
+fn resized(before: (u32, u64), after: (u32, u64), epoch: Option<u64>) -> Observed {
+    let change = serde_json::json!({
+        "epoch": epoch, "cpus_before": before.0, "memory_before": before.1,
+        "cpus": after.0, "memory": after.1,
+    });
+    seen(0, change.to_string(), "")
+}
+
+fn to_cpus(cpus: u32) -> Op {
+    Op::Resize(Resize {
+        name: "a".into(),
+        cpus: Some(cpus),
+        memory: None,
+        limit: None,
+        dry_run: false,
+    })
+}
+
+#[test]
+fn a_cpu_that_leaves_is_given_back() {
+    let mut model = with(Program::Sleep);
+    let change = resized((2, 34 * MIB), (1, 34 * MIB), Some(1));
+    model.judge(&to_cpus(1), &change).unwrap();
+    model.account(&used(1, 34 * MIB, 1)).unwrap();
+    let kept = model.account(&used(2, 34 * MIB, 1));
+    assert!(kept.unwrap_err().contains("CPUs of instances"));
+    model
+        .observe(&[entry("a", 1, "running", None)])
+        .expect_err("it has two still");
+    // What is not so must not be said, and nothing is done twice.
+    model.judge(&to_cpus(1), &change).unwrap_err();
+    let same = resized((1, 34 * MIB), (1, 34 * MIB), None);
+    model.judge(&to_cpus(1), &same).unwrap();
+    let short = seen(
+        1,
+        "",
+        "skerry: a has 1 CPU and could have 3 more (asked for 5)\n",
+    );
+    model.judge(&to_cpus(4), &short).unwrap_err();
+    let limit = seen(1, "", "skerry: a may have 4 CPUs at most (asked for 5)\n");
+    model.judge(&to_cpus(5), &limit).unwrap();
+}
+
+#[test]
+fn a_change_without_an_answer_is_one_of_two() {
+    let mut model = with(Program::Fault("hang"));
+    let Op::Resize(resize) = to_cpus(4) else {
+        panic!("not a change")
+    };
+    let late = seen(
+        1,
+        "",
+        "skerry: a has not answered yet: it keeps what it has\n",
+    );
+    let patient = Op::Resize(resize.clone());
+    model
+        .judge(&patient, &late)
+        .expect_err("nobody set a limit");
+    let limit = Some(1);
+    let op = Op::Resize(Resize { limit, ..resize });
+    model.judge(&op, &late).unwrap();
+    model.account(&used(4, 34 * MIB, 1)).unwrap();
+    model.observe(&[entry("a", 1, "running", None)]).unwrap();
+    let pending = seen(1, "", "skerry: a has not answered the last change yet\n");
+    model.judge(&op, &pending).unwrap();
+    model
+        .judge(&Op::StopForce("a".into()), &seen(0, "a\n", ""))
+        .unwrap();
+    model.observe(&[entry("a", 1, "halted", None)]).unwrap();
+    model.account(&used(0, 0, 1)).unwrap();
+}
+
+#[test]
+fn what_is_paused_is_paused_until_it_goes_on() {
+    let mut model = with(Program::Exit(3));
+    let (pause, unpause) = (Op::Pause("a".into()), Op::Unpause("a".into()));
+    let done = seen(0, "a\n", "");
+    model.judge(&unpause, &done).unwrap_err();
+    model.judge(&pause, &done).unwrap();
+    // It would have ended, and does not.
+    for wrong in [
+        entry("a", 1, "running", None),
+        entry("a", 1, "exited", Some(3)),
+    ] {
+        model.observe(&[wrong]).unwrap_err();
+    }
+    model.observe(&[entry("a", 1, "paused", None)]).unwrap();
+    model.judge(&pause, &done).unwrap_err();
+    let refused = seen(1, "", "skerry: a is paused: `skerry unpause a` first\n");
+    model.judge(&to_cpus(1), &refused).unwrap();
+    model.judge(&unpause, &done).unwrap();
+    model.observe(&[entry("a", 1, "exited", Some(3))]).unwrap();
+}
+
+#[test]
+fn a_name_is_given_up_when_another_one_is_taken() {
+    let mut model = with(Program::Sleep);
+    let to = |to: &str| Op::Rename {
+        name: "a".into(),
+        to: to.into(),
+    };
+    let odd = seen(1, "", "skerry: \".b\" cannot be a name\n");
+    model.judge(&to(".b"), &odd).unwrap();
+    model.judge(&to("b"), &seen(0, "", "")).unwrap();
+    model
+        .observe(&[entry("a", 1, "running", None)])
+        .expect_err("it is called b");
+    model.observe(&[entry("b", 1, "running", None)]).unwrap();
+    let unknown = seen(1, "", "skerry: no instance is called \"a\"\n");
+    model.judge(&to("c"), &unknown).unwrap();
+}
+
+#[test]
+fn a_restarted_instance_is_a_new_one_and_the_old_one_is_kept() {
+    let mut model = with(Program::Sleep);
+    model.observe(&[entry("a", 1, "running", None)]).unwrap();
+    let (restart, done) = (Op::Restart("a".into()), seen(0, "a\n", ""));
+    model.judge(&restart, &done).unwrap();
+    let old = entry("~1", 1, "halted", None);
+    model
+        .observe(&[entry("a", 1, "running", None)])
+        .expect_err("the same one");
+    model
+        .observe(&[old.clone(), entry("a", 2, "running", None)])
+        .unwrap();
+    model.account(&used(2, 34 * MIB, 2)).unwrap();
+    model
+        .judge(&Op::LogsPrevious("a".into()), &seen(0, "", ""))
+        .unwrap();
+    model
+        .judge(&Op::RemoveForce("a".into()), &seen(0, "a\n", ""))
+        .unwrap();
+    model.observe(&[old]).expect_err("it goes with the new one");
+    model.observe(&[]).unwrap();
+}
+
+/// The answer of `apply --json`.
+fn applied(changes: &[(&str, &str)]) -> Observed {
+    let change =
+        |(name, action): &(&str, &str)| serde_json::json!({"name": name, "action": action});
+    let changes: Vec<_> = changes.iter().map(change).collect();
+    seen(
+        0,
+        serde_json::json!({"changes": changes, "applied": true}).to_string(),
+        "",
+    )
+}
+
+#[test]
+fn a_declared_set_is_made_as_a_whole() {
+    let mut model = Model::new(base());
+    let apply = |specs: &[Spec]| Op::Apply {
+        specs: specs.to_vec(),
+        prune: true,
+    };
+    let (one, two) = (spec("one", Program::Sleep), spec("two", Program::Sleep));
+    let both = apply(&[one.clone(), two.clone()]);
+    let created = applied(&[("one", "create"), ("two", "create")]);
+    model
+        .judge(&both, &applied(&[("one", "create")]))
+        .unwrap_err();
+    model.judge(&both, &created).unwrap();
+    let [first, second] =
+        [("one", 1), ("two", 2)].map(|(name, id)| entry(name, id, "running", None));
+    model.observe(&[first.clone(), second]).unwrap();
+    model.judge(&both, &created).unwrap_err();
+    let nothing = applied(&[("one", "nothing"), ("two", "nothing")]);
+    model.judge(&both, &nothing).unwrap();
+    // There is no room for a third beside them, so nothing is done.
+    let other = spec("two", Program::Trap(1));
+    let short = seen(
+        1,
+        "",
+        "skerry: two: no CPU is free (asked for 2): stop an instance\n",
+    );
+    model.judge(&apply(&[one.clone(), other]), &short).unwrap();
+    model.judge(&both, &nothing).unwrap();
+    let fewer = applied(&[("one", "nothing"), ("two", "remove")]);
+    model.judge(&apply(&[one]), &fewer).unwrap();
+    model.observe(&[first]).unwrap();
+    model.account(&used(2, 34 * MIB, 1)).unwrap();
 }

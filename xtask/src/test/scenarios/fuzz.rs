@@ -9,8 +9,9 @@ use crate::test::{Check, Setting};
 
 /// Seconds of each run.
 const SECONDS: u64 = 30;
-/// Of the long one.
-const LONG_SECONDS: u64 = 1800;
+/// Operations of management in each run of the tests, and in the long one.
+const STEPS: u64 = 100;
+const LONG_STEPS: u64 = 1000;
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let check = |cpus: u32| {
@@ -26,17 +27,22 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     Ok([1, 3].map(check).into())
 }
 
-/// The verbs of the tool, beside a model.
-pub fn manage(setting: &Setting) -> Result<Vec<Check>> {
-    let done = manage::manage(
-        &manage::Options::new(LONG_SECONDS),
-        setting.machine("manage"),
-    );
-    let check = Check::new(
+fn managed(setting: &Setting, steps: u64) -> Vec<Check> {
+    let done = manage::manage(&manage::Options::new(steps), |name| setting.machine(name));
+    vec![Check::new(
         "whatever is done with instances: nothing is lost, no output, no status",
         done.map(|done| done.to_string()),
-    );
-    Ok(vec![check])
+    )]
+}
+
+/// The verbs of the tool, beside a model.
+pub fn manage(setting: &Setting) -> Result<Vec<Check>> {
+    Ok(managed(setting, STEPS))
+}
+
+/// The same, ten times as many.
+pub fn long_manage(setting: &Setting) -> Result<Vec<Check>> {
+    Ok(managed(setting, LONG_STEPS))
 }
 
 /// Seconds of each hunt in each run of the tests, and of the long ones.

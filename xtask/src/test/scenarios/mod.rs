@@ -89,6 +89,11 @@ pub fn tests() -> Vec<Test> {
             run: fuzz::short_hunts,
         },
         Test {
+            name: "machine/manage",
+            place: SkerryMachine,
+            run: fuzz::manage,
+        },
+        Test {
             name: "machine/python",
             place: SkerryMachine,
             run: python::short,
@@ -206,7 +211,7 @@ pub fn tests() -> Vec<Test> {
         Test {
             name: "long/manage",
             place: SkerryMachine,
-            run: fuzz::manage,
+            run: fuzz::long_manage,
         },
         Test {
             name: "long/hunts",
