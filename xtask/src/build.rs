@@ -101,6 +101,11 @@ pub fn diff_executor() -> Result<PathBuf> {
     Ok(programs(&["differential"], TESTS_PROFILE)?.program("diff-executor"))
 }
 
+/// Builds the programs that test disks.
+pub fn disk_tests() -> Result<Tools> {
+    programs(&["disk-tests"], TESTS_PROFILE)
+}
+
 /// Builds the program that drives the tool at random.
 pub fn manage_program() -> Result<Tools> {
     programs(&["manage"], TESTS_PROFILE)

@@ -7,7 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use disk_tests::log::{self, Entry};
 
+use super::images::{self, MODULES, attach, attach_logged, debugfs, mke2fs};
 use super::modules;
 use crate::cleanup::Directory;
 use crate::test::batch;
@@ -24,18 +26,6 @@ const LOGGED_DISK: u64 = 8 << 20;
 const FIRST: u64 = 2048 * 512;
 const SECOND: u64 = 34816 * 512;
 const SECOND_LEN: usize = 8 << 20;
-
-/// Modules of a Debian kernel that disks, ext4 and loop devices need beside those of all virtio
-/// devices.
-const MODULES: [&str; 7] = [
-    "drivers/block/virtio_blk",
-    "drivers/block/loop",
-    "crypto/crc32c_generic",
-    "lib/crc16",
-    "fs/mbcache",
-    "fs/jbd2/jbd2",
-    "fs/ext4/ext4",
-];
 
 /// Size of the disk with files of the host's, and what a machine does with it until its power is
 /// cut: it ends while a file is being written.
@@ -85,12 +75,7 @@ fn make_tree(directory: &Directory) -> Result<PathBuf> {
         .current_dir(&tree)
         .status()?;
     ensure!(status.success(), "md5sum: {status}");
-    let status = Command::new("/usr/sbin/mke2fs")
-        .args(["-q", "-F", "-t", "ext4", "-d"])
-        .args([&tree, &disk])
-        .status()
-        .context("cannot run mke2fs")?;
-    ensure!(status.success(), "mke2fs: {status}");
+    mke2fs(&disk, &[], &tree)?;
     Ok(disk)
 }
 
@@ -146,15 +131,6 @@ fn check_cut(directory: &Directory, disk: &Path) -> Result<String> {
     Ok(text.lines().last().unwrap_or_default().into())
 }
 
-fn debugfs(disk: &Path, request: &str) -> Result<Vec<u8>> {
-    let output = Command::new("/usr/sbin/debugfs")
-        .args(["-R", request])
-        .arg(disk)
-        .output()
-        .context("cannot run debugfs")?;
-    Ok(output.stdout)
-}
-
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let directory = Directory::create().context("cannot make a temporary directory")?;
     let tree = make_tree(&directory)?;
@@ -166,21 +142,9 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("all");
     machine.timeout = Some(Duration::from_secs(300));
     machine.hardware.disks.push(disk.clone());
-    let drive = format!(
-        "if=none,id=logged,driver=blklogwrites,file.driver=file,file.filename={},\
-         log.driver=file,log.filename={}",
-        logged.display(),
-        log.display()
-    );
-    let cut_drive = format!("if=none,id=tree,format=raw,file={}", tree.display());
-    for (drive, device) in [
-        (&drive, "virtio-blk-pci,drive=logged"),
-        (&cut_drive, "virtio-blk-pci,drive=tree"),
-    ] {
-        for argument in ["-drive", drive, "-device", device] {
-            machine.hardware.extra.push(OsString::from(argument));
-        }
-    }
+    attach_logged(&mut machine.hardware, &logged, &log);
+    let drive = format!("format=raw,file={}", tree.display());
+    attach(&mut machine.hardware, &drive);
     machine.additions.push(Addition {
         host: rootfs::cached(&[packages::DISKS])?,
         guest: "/disk-tools.tar".into(),
@@ -204,7 +168,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     ));
     checks.push(Check::new(
         "the host finds the file system that was made, without a fault",
-        check_file_system(&disk),
+        images::check(&disk, FIRST),
     ));
     checks.push(Check::new(
         "the host finds what was written to a partition",
@@ -217,17 +181,6 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     Ok(checks)
 }
 
-fn check_file_system(disk: &Path) -> Result<String> {
-    let device = format!("{}?offset={FIRST}", disk.display());
-    let output = Command::new("/usr/sbin/e2fsck")
-        .args(["-fn", &device])
-        .output()
-        .context("cannot run e2fsck")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{}: {text}", output.status);
-    Ok(text.lines().last().unwrap_or_default().into())
-}
-
 /// Looks at the machine's first partition, and at the disk whose power was cut.
 fn check_mounted(disk: &Path, tree: &Path) -> Result<String> {
     let partition = format!("{}?offset={FIRST}", disk.display());
@@ -235,13 +188,7 @@ fn check_mounted(disk: &Path, tree: &Path) -> Result<String> {
     ensure!(stone.len() == 108_894, "rock has {} bytes", stone.len());
     let names = String::from_utf8_lossy(&debugfs(Path::new(&partition), "ls -p /")?).into_owned();
     ensure!(names.contains("/mke2fs/"), "{names}");
-    let output = Command::new("/usr/sbin/e2fsck")
-        .arg("-fn")
-        .arg(tree)
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{}: {text}", output.status);
-    Ok(text.lines().last().unwrap_or_default().into())
+    images::check(tree, 0)
 }
 
 fn check_pattern(disk: &Path) -> Result<String> {
@@ -258,33 +205,20 @@ fn check_pattern(disk: &Path) -> Result<String> {
     Ok(String::new())
 }
 
-/// Looks at the log of a disk's writes, in the format of the kernel's `dm-log-writes`: a superblock
-/// (magic, version and number of entries in 64 bits, size of a sector in 32), then for each entry a
-/// sector (place, length, flags and length of the data in 64 bits), and its data.
+/// Looks at the log of a disk's writes.
 fn check_log(log: &Path) -> Result<String> {
-    const FLUSH: u64 = 1;
     let bytes = fs::read(log)?;
-    let number = |at: usize| -> Result<u64> {
-        let number = bytes.get(at..at + 8).context("the log is cut")?;
-        Ok(u64::from_le_bytes(number.try_into()?))
+    let entries = log::parse(&bytes)?;
+    let last = |is_it: fn(&Entry<'_>) -> bool| entries.iter().rposition(is_it);
+    let written = last(|entry| matches!(entry, Entry::Write { .. })).context("no write")?;
+    let Entry::Write { at, .. } = entries[written] else {
+        unreachable!("it was found as one");
     };
-    let entries = number(16)?;
-    let sector = (number(24)? & 0xffff_ffff) as usize;
-    ensure!(sector >= 512, "the log has no sectors");
-    let mut at = sector;
-    let (mut written, mut flushed) = (None, None);
-    for entry in 0..entries {
-        let (place, sectors, flags) = (number(at)?, number(at + 8)?, number(at + 16)?);
-        at += sector;
-        if flags & FLUSH != 0 {
-            flushed = Some(entry);
-        } else if sectors > 0 {
-            written = Some((entry, place));
-            at += sectors as usize * sector;
-        }
-    }
-    let (entry, place) = written.context("nothing was written")?;
-    ensure!(place == 4096, "the last write was to sector {place}");
-    ensure!(flushed > Some(entry), "no flush came after the last write");
-    Ok(format!("{entries} entries"))
+    ensure!(at == 4096 * 512, "the last write was to byte {at}");
+    let flushed = last(|entry| *entry == Entry::Flush);
+    ensure!(
+        flushed > Some(written),
+        "no flush came after the last write"
+    );
+    Ok(format!("{} entries", entries.len()))
 }

@@ -5,7 +5,9 @@ mod busybox;
 mod debian;
 mod diff;
 mod disk;
+mod disk_errors;
 mod fuzz;
+mod images;
 mod json;
 mod memory;
 mod modules;
@@ -15,6 +17,7 @@ mod partitions;
 mod pause;
 mod perturbed;
 mod poison;
+mod power_cuts;
 mod programs;
 mod python;
 mod resize;
@@ -149,6 +152,16 @@ pub fn tests() -> Vec<Test> {
             run: disk::run,
         },
         Test {
+            name: "machine/disk-errors",
+            place: AnyMachine,
+            run: disk_errors::run,
+        },
+        Test {
+            name: "machine/power-cuts",
+            place: AnyMachine,
+            run: power_cuts::short,
+        },
+        Test {
             name: "machine/wire",
             place: AnyMachine,
             run: wire::run,
@@ -232,6 +245,11 @@ pub fn tests() -> Vec<Test> {
             name: "long/programs",
             place: AnyMachine,
             run: programs::long,
+        },
+        Test {
+            name: "long/power-cuts",
+            place: AnyMachine,
+            run: power_cuts::long,
         },
         Test {
             name: "long/scheduler",

@@ -1,0 +1,149 @@
+//! System calls that the programs in machines make, and that no library has as they need them.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr;
+
+use anyhow::{Context, Result};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+/// Mounts ext4 on a directory.
+///
+/// # Errors
+/// `mount(2)`'s.
+pub fn mount_ext4(source: &str, place: &Path) -> io::Result<()> {
+    let no_options = None::<&std::ffi::CStr>;
+    Ok(mount(
+        source,
+        place,
+        "ext4",
+        MountFlags::empty(),
+        no_options,
+    )?)
+}
+
+/// Unmounts it.
+///
+/// # Errors
+/// `umount(2)`'s.
+pub fn umount(place: &Path) -> io::Result<()> {
+    Ok(unmount(place, UnmountFlags::empty())?)
+}
+
+/// Has the pages of a range written, and not flushed.
+///
+/// # Errors
+/// `sync_file_range(2)`'s.
+pub fn write_without_flush(file: &File, at: u64, len: u64) -> io::Result<()> {
+    let how = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: it takes numbers.
+    checked(unsafe { libc::sync_file_range(file.as_raw_fd(), at as i64, len as i64, how) })
+}
+
+/// Makes bytes of a disk zeros (`BLKZEROOUT`), not through its cache.
+///
+/// # Errors
+/// `ioctl(2)`'s.
+pub fn zero_out(disk: &File, at: u64, len: u64) -> io::Result<()> {
+    const BLKZEROOUT: libc::Ioctl = 0x127f;
+    let range = [at, len];
+    // SAFETY: it reads two numbers of 64 bits.
+    checked(unsafe { libc::ioctl(disk.as_raw_fd(), BLKZEROOUT, range.as_ptr()) })
+}
+
+/// Has the machine forget what it has cached and need not have.
+///
+/// # Errors
+/// When it cannot be told to.
+pub fn drop_caches() -> Result<()> {
+    std::fs::write("/proc/sys/vm/drop_caches", "3").context("drop_caches")
+}
+
+fn checked(result: libc::c_int) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// A shared mapping of the beginning of a file.
+///
+/// Nobody cuts the file while there is one.
+pub struct Mapping {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps so many bytes, of which there is at least one.
+    ///
+    /// # Errors
+    /// `mmap(2)`'s.
+    pub fn new(file: &File, len: usize) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping anywhere, of an open file.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                access,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Self {
+                start: start.cast(),
+                len,
+            })
+        }
+    }
+
+    /// Stores bytes.
+    ///
+    /// # Panics
+    /// When they are not within the mapping.
+    pub fn store(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.len && bytes.len() <= self.len - at);
+        // SAFETY: it is within the mapping, to which nothing refers.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(at), bytes.len());
+        }
+    }
+
+    /// Loads bytes.
+    ///
+    /// # Panics
+    /// When they are not within the mapping.
+    pub fn load(&self, at: usize, bytes: &mut [u8]) {
+        assert!(at <= self.len && bytes.len() <= self.len - at);
+        // SAFETY: it is within the mapping, to which nothing refers.
+        unsafe {
+            ptr::copy_nonoverlapping(self.start.add(at), bytes.as_mut_ptr(), bytes.len());
+        }
+    }
+
+    /// Brings what was stored to the medium.
+    ///
+    /// # Errors
+    /// `msync(2)`'s.
+    pub fn sync(&self) -> io::Result<()> {
+        // SAFETY: the mapping of this value.
+        checked(unsafe { libc::msync(self.start.cast(), self.len, libc::MS_SYNC) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of this value, to which nothing refers.
+        let _ = unsafe { libc::munmap(self.start.cast(), self.len) };
+    }
+}
