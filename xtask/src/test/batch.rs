@@ -127,13 +127,18 @@ while again=$(look 2>&1); [ "$again" != "$before" ] && [ $(date +%s) -lt $end ];
     before=$again
 done
 tell 'before machine' "$before"
+# Milliseconds, of a file that says 12.05 or 0.09.
+now() { read -r up _ < /proc/uptime || up=0.00; ms=$((${up%.*} * 1000 + 1${up#*.}0 - 1000)); }
 for script in $1/*.sh; do
     name=${script##*/}
     rm -rf /tmp/work; mkdir -p /tmp/work; cd /tmp/work
     echo "@@skerry-check@@ begin ${name%.sh}"
+    now; start=$ms
     timeout -s KILL $(cat ${script%.sh}.limit) sh $script </dev/null 3>&2 2>&1
+    status=$?
+    now
     echo "
-@@skerry-check@@ end $?"
+@@skerry-check@@ end $status $((ms - start))"
 done
 cd /; rm -rf /tmp/work
 # Instances that ended are known until somebody says so.
@@ -354,10 +359,10 @@ fn judge(step: &Step, ran: &Ran) -> Result<String> {
         Expect::Accepted(accepts) => {
             let worth_showing =
                 accepts(printed).with_context(|| format!("it printed {printed:?}"))?;
-            Ok(if worth_showing.is_empty() {
-                seen
-            } else {
-                worth_showing
+            Ok(match (worth_showing, seen) {
+                (text, seen) if text.is_empty() => seen,
+                (text, seen) if seen.is_empty() => text,
+                (text, seen) => format!("{text}; {seen}"),
             })
         }
     }
