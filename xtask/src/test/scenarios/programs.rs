@@ -1,9 +1,9 @@
 //! Static programs in Rust and Go that check the Linux interface from inside: threads, futexes,
 //! signals, memory, files, processes, clocks. Their sources are in `tests/programs`.
 //!
-//! They run on one, two and four processors, on the supervisor and in an instance. Each check runs
-//! on each number of processors, and of the three runs at least one is on the supervisor and one in
-//! an instance; `long/programs` is all six of each.
+//! They run on one, two and four processors, on the supervisor and in an instance. Each check but
+//! the large ones ([`LARGE`]) runs on each number of processors, and of the three runs at least one
+//! is on the supervisor and one in an instance; `long/programs` is all six of each.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,6 +25,16 @@ const LIMIT: u32 = 150;
 const TIMEOUT: u64 = 900;
 /// Memory of an instance.
 const INSTANCE_MEMORY: &str = "1G";
+/// Checks of large amounts and long lists, which one thread makes: they run on four processors
+/// only, since nothing in them depends on the number, and took a sixth of the time of all.
+const LARGE: [&str; 6] = [
+    "inotify-overflows",
+    "paths-directory-of-100000",
+    "proc-kinds-of-memory",
+    "proc-transfers",
+    "processes-100-in-a-row",
+    "transfers-beyond-the-most-of-one-call",
+];
 const RUST: &str = "/bin/machine-tests";
 const GO: &str = "/bin/go-tests";
 
@@ -66,22 +76,23 @@ pub struct Chosen {
 /// Every check once on one processor, every other of them in an instance; with the kernel's entries
 /// and exits of processors that need every mitigation.
 pub fn on_one(setting: &Setting) -> Result<Vec<Check>> {
-    halves(setting, 1, 0, "mitigations=force")
+    halves(setting, 1, 0, &LARGE, "mitigations=force")
 }
 
-/// The same on two processors, with the other half in the instance, and with those of processors
-/// that only need programs to run on tables of their own.
+/// The same on two processors, with the other half in the instance, and with what this processor
+/// needs.
 pub fn on_two(setting: &Setting) -> Result<Vec<Check>> {
-    halves(setting, 2, 1, "pti=on")
+    halves(setting, 2, 1, &LARGE, "")
 }
 
 /// The same on four processors, with the halves of one, and with those of processors that need all
 /// but that.
 pub fn on_four(setting: &Setting) -> Result<Vec<Check>> {
-    halves(setting, 4, 0, "mitigations=force pti=off")
+    halves(setting, 4, 0, &[], "mitigations=force pti=off")
 }
 
-/// Every check on either side with each number of processors.
+/// Every check on either side with each number of processors, and with programs on page tables of
+/// their own and no other mitigation.
 pub fn long(setting: &Setting) -> Result<Vec<Check>> {
     let mut checks = Vec::new();
     for cpus in [1, 2, 4] {
@@ -89,7 +100,7 @@ pub fn long(setting: &Setting) -> Result<Vec<Check>> {
             checks.extend(
                 Family {
                     cpus,
-                    append: String::new(),
+                    append: setting.for_skerry("pti=on"),
                 }
                 .run(setting, choose(|_, _| Some(side))?)?,
             );
@@ -98,17 +109,27 @@ pub fn long(setting: &Setting) -> Result<Vec<Check>> {
     Ok(checks)
 }
 
-/// `append` is for Skerry's command line.
-fn halves(setting: &Setting, cpus: u32, odd: usize, append: &str) -> Result<Vec<Check>> {
-    let append = match setting.kernel {
-        Kernel::Skerry | Kernel::Mutant(_) => append,
-        Kernel::Linux(_) => "",
-    };
+/// Every check but `without`; `append` is for Skerry's command line.
+fn halves(
+    setting: &Setting,
+    cpus: u32,
+    odd: usize,
+    without: &[&str],
+    append: &str,
+) -> Result<Vec<Check>> {
     let sides = setting.sides();
-    let chosen = choose(|index, _| Some(sides[(index + odd) % sides.len()]))?;
+    let all = choose(|_, _| Some(Side::Supervisor))?;
+    let unknown = |name: &&str| all.iter().all(|check| check.name != *name);
+    ensure!(
+        !without.iter().any(unknown),
+        "a name in LARGE is no check's"
+    );
+    let chosen = choose(|index, name| {
+        (!without.contains(&name)).then(|| sides[(index + odd) % sides.len()])
+    })?;
     Family {
         cpus,
-        append: append.into(),
+        append: setting.for_skerry(append),
     }
     .run(setting, chosen)
 }
@@ -119,6 +140,14 @@ impl Setting {
         match self.kernel {
             Kernel::Skerry | Kernel::Mutant(_) => vec![Side::Supervisor, Side::Instance],
             Kernel::Linux(_) => vec![Side::Supervisor],
+        }
+    }
+
+    /// Words for the command line of Skerry; nothing for Linux.
+    fn for_skerry(&self, append: &str) -> String {
+        match self.kernel {
+            Kernel::Skerry | Kernel::Mutant(_) => append.into(),
+            Kernel::Linux(_) => String::new(),
         }
     }
 }
