@@ -11,7 +11,7 @@ use common::{NOW, call, protocol};
 use fs::{File, OpenFlags};
 use ip::route::{Insert, Kind, Prefix, Route};
 use linux_raw_sys::net as sys;
-use net::inet::Host;
+use net::inet::{Host, procfs_host};
 use net::socket::InterfaceAddress;
 use net::{
     Address, Frame, FrameLost, LinkKind, MsgFlags, NetDevice, NewInterface, OutgoingMessage,
@@ -365,4 +365,48 @@ proptest! {
             prop_assert!(answer.len() <= 1514);
         }
     }
+}
+
+/// The texts that netstat, route and arp read are as Linux writes them.
+#[test]
+fn routes_and_neighbours_are_listed_as_by_linux() {
+    let machines = pair();
+    let [one, other] = &machines;
+    let route = Route {
+        destination: Prefix::of(Ipv4Addr::UNSPECIFIED, 0).unwrap(),
+        kind: Kind::Unicast,
+        interface: 0,
+        gateway: Some(other.address),
+        source: None,
+        metric: 7,
+        protocol: 3,
+        scope: 0,
+    };
+    one.host.add_route(route, Insert::Exclusive).unwrap();
+    let refused = Route {
+        destination: Prefix::of(Ipv4Addr::new(192, 0, 2, 1), 32).unwrap(),
+        kind: Kind::Unreachable,
+        gateway: None,
+        ..route
+    };
+    one.host.add_route(refused, Insert::Exclusive).unwrap();
+    send(&one.udp(1000), &inet(other.address, 9), b"x").unwrap();
+    run(&machines, |_| false);
+    let text = procfs_host::route(one.stack.inet()).unwrap();
+    assert!(text.lines().all(|line| line.len() == 127));
+    let mut lines: Vec<_> = text.lines().skip(1).map(str::trim_end).collect();
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        [
+            "*\t010200C0\t00000000\t0205\t0\t0\t7\tFFFFFFFF\t0\t0\t0",
+            "eth0\t00000000\t0200000A\t0003\t0\t0\t7\t00000000\t0\t0\t0",
+            "eth0\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0",
+        ]
+    );
+    let text = procfs_host::arp(one.stack.inet()).unwrap();
+    assert_eq!(
+        text.lines().nth(1),
+        Some("10.0.0.2         0x1         0x2         02:00:00:00:00:02     *        eth0")
+    );
 }

@@ -16,7 +16,7 @@ type Text = fn(&Stack) -> String;
 type List = fn(&Stack) -> Result<String, Errno>;
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let lists: [(&str, List); 12] = [
+    let lists: [(&str, List); 14] = [
         ("unix", |net| net.unix().proc_net_unix()),
         ("packet", |net| net.packet().proc_net_packet()),
         ("tcp", |net| procfs::tcp(net.inet(), Family::V4)),
@@ -29,21 +29,21 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("raw6", |net| procfs::raw(net.inet(), Family::V6)),
         ("icmp", |net| procfs::icmp(net.inet(), Family::V4)),
         ("icmp6", |net| procfs::icmp(net.inet(), Family::V6)),
+        ("route", |net| procfs_host::route(net.inet())),
+        ("arp", |net| procfs_host::arp(net.inet())),
     ];
     for (name, list) in lists {
         let show = move || list(&namespaces::net()).map(String::into_bytes);
         dir.add(name, pseudo::file(PseudoAttr::new(dev, 0o444), show));
     }
-    let texts: [(&str, Text); 12] = [
+    let texts: [(&str, Text); 10] = [
         ("dev", |net| procfs::dev(net.inet())),
         ("if_inet6", |net| procfs::if_inet6(net.inet())),
-        ("route", |_| procfs::route()),
         ("snmp", |net| procfs::snmp(net.inet())),
         ("sockstat", |net| procfs::sockstat(net.inet())),
         ("netstat", |_| procfs_host::netstat()),
         ("snmp6", |_| procfs_host::snmp6()),
         ("sockstat6", |net| procfs_host::sockstat6(net.inet())),
-        ("arp", |_| procfs_host::arp()),
         ("ipv6_route", |net| procfs_host::ipv6_route(net.inet())),
         ("igmp", |net| procfs_host::igmp(net.inet())),
         ("igmp6", |net| procfs_host::igmp6(net.inet())),

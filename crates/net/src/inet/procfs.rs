@@ -406,19 +406,6 @@ pub fn dev(stack: &InetStack) -> String {
     text
 }
 
-/// The text of `/proc/net/route`: the host's own addresses are not in it.
-#[must_use]
-pub fn route() -> String {
-    let mut text = String::from(
-        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT",
-    );
-    while text.len() < 127 {
-        text.push(' ');
-    }
-    text.push('\n');
-    text
-}
-
 /// The text of `/proc/net/snmp`. But for TCP over interfaces, and connections that are open,
 /// nothing is counted.
 #[must_use]

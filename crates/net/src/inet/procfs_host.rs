@@ -1,12 +1,21 @@
 //! Texts of `/proc/net` that tell of the host rather than of its sockets: counters, groups,
 //! neighbours, routes.
 
+use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::Write;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
+use abi::errno::Errno;
+use fallible::Text;
+use ip::neighbour::State;
+use ip::route::Kind;
+
+use super::host::Host;
 use super::inet_socket::Family;
 use super::stack::InetStack;
+use crate::socket::InterfaceName;
 
 /// Names of the counters of TCP and IP beside those of `snmp`.
 const TCP_EXT: &str = "SyncookiesSent SyncookiesRecv SyncookiesFailed EmbryonicRsts PruneCalled RcvPruned OfoPruned OutOfWindowIcmps LockDroppedIcmps ArpFilter TW TWRecycled TWKilled PAWSActive PAWSEstab DelayedACKs DelayedACKLocked DelayedACKLost ListenOverflows ListenDrops TCPHPHits TCPPureAcks TCPHPAcks TCPRenoRecovery TCPSackRecovery TCPSACKReneging TCPSACKReorder TCPRenoReorder TCPTSReorder TCPFullUndo TCPPartialUndo TCPDSACKUndo TCPLossUndo TCPLostRetransmit TCPRenoFailures TCPSackFailures TCPLossFailures TCPFastRetrans TCPSlowStartRetrans TCPTimeouts TCPLossProbes TCPLossProbeRecovery TCPRenoRecoveryFail TCPSackRecoveryFail TCPRcvCollapsed TCPBacklogCoalesce TCPDSACKOldSent TCPDSACKOfoSent TCPDSACKRecv TCPDSACKOfoRecv TCPAbortOnData TCPAbortOnClose TCPAbortOnMemory TCPAbortOnTimeout TCPAbortOnLinger TCPAbortFailed TCPMemoryPressures";
@@ -63,10 +72,91 @@ pub fn sockstat6(stack: &InetStack) -> String {
     text
 }
 
+/// The name of an interface by its number; `None` of one that has gone meanwhile.
+fn name_of(host: &Host, index: u32) -> Option<InterfaceName> {
+    host.interface(index).map(|interface| interface.name)
+}
+
+/// An address as routes have it: a word in the machine's order of bytes.
+fn word(address: Ipv4Addr) -> u32 {
+    u32::from_ne_bytes(address.octets())
+}
+
+/// The text of `/proc/net/route`: the host's own addresses are not in it. Lines are as long as on
+/// Linux, which pads them.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn route(stack: &InetStack) -> Result<String, Errno> {
+    const LENGTH: usize = 127;
+    const UP: u32 = 1;
+    const GATEWAY: u32 = 2;
+    const HOST: u32 = 4;
+    const REJECT: u32 = 0x200;
+    let mut text = Text::default();
+    let mut put = |line: String| writeln!(text, "{line:<LENGTH$}").map_err(|_| Errno::ENOMEM);
+    let header =
+        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT";
+    put(header.into())?;
+    let host = stack.host();
+    let routes = host.map_or(Ok(Vec::new()), Host::routes)?;
+    for route in &routes {
+        let prefix = route.destination;
+        let mut flags = UP;
+        if route.gateway.is_some() {
+            flags |= GATEWAY;
+        }
+        if prefix.length == 32 {
+            flags |= HOST;
+        }
+        if matches!(route.kind, Kind::Unreachable | Kind::Prohibit) {
+            flags |= REJECT;
+        }
+        let name = host.and_then(|host| name_of(host, route.interface));
+        let name = name.as_deref().unwrap_or("*");
+        let mask = u32::MAX.checked_shl(32 - u32::from(prefix.length));
+        put(format!(
+            "{name}\t{:08X}\t{:08X}\t{flags:04X}\t0\t0\t{}\t{:08X}\t0\t0\t0",
+            word(prefix.address),
+            word(route.gateway.unwrap_or(Ipv4Addr::UNSPECIFIED)),
+            route.metric,
+            mask.unwrap_or(0).to_be(),
+        ))?;
+    }
+    Ok(text.into_string())
+}
+
 /// The text of `/proc/net/arp`: the loop has no neighbours.
-#[must_use]
-pub fn arp() -> String {
-    String::from("IP address       HW type     Flags       HW address            Mask     Device\n")
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn arp(stack: &InetStack) -> Result<String, Errno> {
+    /// Ethernet, and what is known of a neighbour: its address, for ever.
+    const ETHERNET: u32 = 1;
+    const COMPLETE: u32 = 2;
+    const PERMANENT: u32 = 4;
+    let mut text = Text::default();
+    let header = "IP address       HW type     Flags       HW address            Mask     Device";
+    writeln!(text, "{header}").map_err(|_| Errno::ENOMEM)?;
+    let host = stack.host();
+    for neighbour in host.map_or(Ok(Vec::new()), Host::neighbours)? {
+        let name = host.and_then(|host| name_of(host, neighbour.key.interface));
+        let (IpAddr::V4(address), Some(name)) = (neighbour.key.address, name) else {
+            continue;
+        };
+        let flags = match neighbour.state {
+            State::Incomplete | State::Failed => 0,
+            State::Permanent => COMPLETE | PERMANENT,
+            _ => COMPLETE,
+        };
+        let [a, b, c, d, e, f] = neighbour.hardware.unwrap_or_default();
+        writeln!(
+            text,
+            "{address:<16} 0x{ETHERNET:<10x}0x{flags:<10x}{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}     *        {name}"
+        )
+        .map_err(|_| Errno::ENOMEM)?;
+    }
+    Ok(text.into_string())
 }
 
 /// The text of `/proc/net/ipv6_route`.
