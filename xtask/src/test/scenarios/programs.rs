@@ -26,7 +26,7 @@ const TIMEOUT: u64 = 900;
 /// Memory of an instance.
 const INSTANCE_MEMORY: &str = "1G";
 /// Checks of large amounts and long lists, which one thread makes: they run on four processors
-/// only, since nothing in them depends on the number, and took a sixth of the time of all.
+/// only, since nothing in them depends on the number, and took a fifth of the time of all.
 const LARGE: [&str; 6] = [
     "inotify-overflows",
     "paths-directory-of-100000",
