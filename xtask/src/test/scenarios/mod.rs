@@ -157,7 +157,7 @@ pub fn tests() -> Vec<Test> {
             run: disk_errors::run,
         },
         Test {
-            name: "machine/power-cuts",
+            name: "long/power-cuts-few",
             place: AnyMachine,
             run: power_cuts::short,
         },
