@@ -82,6 +82,8 @@ pub struct PageCache {
     changed: Condvar,
     /// Pages that are not as on the device.
     dirty: AtomicUsize,
+    /// Outcome of writing pages that the device has lost, since it has become shorter.
+    beyond_end: Result<(), Errno>,
 }
 
 /// The parts of `offset..offset + len` that lie in one page each: index, offset in the page, range
@@ -117,13 +119,17 @@ impl PageCache {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(device: Arc<dyn BlockDevice>) -> Result<Arc<Self>, Errno> {
-        let cache = Self::with_counter(device, &writeback::DEVICE_PAGES);
+        let cache = Self::with(device, &writeback::DEVICE_PAGES, Err(Errno::EIO));
         let owner: Arc<dyn CacheOwner> = cache.clone();
         writeback::register(Arc::downgrade(&owner))?;
         Ok(cache)
     }
 
-    fn with_counter(device: Arc<dyn BlockDevice>, counter: &'static AtomicU64) -> Arc<Self> {
+    fn with(
+        device: Arc<dyn BlockDevice>,
+        counter: &'static AtomicU64,
+        beyond_end: Result<(), Errno>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             device,
             contents: Mutex::new(Contents {
@@ -134,6 +140,7 @@ impl PageCache {
             }),
             changed: Condvar::new(),
             dirty: AtomicUsize::new(0),
+            beyond_end,
         })
     }
 
@@ -360,12 +367,11 @@ impl PageCache {
     fn write_run(&self, first: u64, run: Pages) -> u64 {
         let behind = first + run.len() as u64;
         let capacity = self.device.capacity();
-        // The device may have become shorter.
         let outcome = if first * PAGE < capacity {
             self.device
                 .execute(Operation::Write(transfer(first, &run, capacity)))
         } else {
-            Err(Errno::EIO)
+            self.beyond_end
         };
         drop(run);
         let mut contents = self.contents.lock();

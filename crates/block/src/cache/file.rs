@@ -23,9 +23,13 @@ pub fn zero(page: &Page, part: Range<usize>) {
 
 impl PageCache {
     /// An empty cache of a file. Who makes it has it written back, and pages given back.
+    ///
+    /// A page that is behind the end when it is to be written is cut off just now: nobody wants
+    /// its bytes any more, and that is no error (as on Linux, where truncation and writing back
+    /// meet, too).
     #[must_use]
     pub fn of_file(file: Arc<dyn BlockDevice>) -> Arc<Self> {
-        Self::with_counter(file, &writeback::FILE_PAGES)
+        Self::with(file, &writeback::FILE_PAGES, Ok(()))
     }
 
     /// Writes at `offset` to a file of `size` bytes, which the caller makes longer afterwards.
