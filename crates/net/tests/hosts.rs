@@ -3,69 +3,20 @@
 
 mod common;
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::net::Ipv4Addr;
+use std::sync::{Arc, OnceLock};
 
 use abi::errno::Errno;
+use common::wire::{Machine, inet};
 use common::{NOW, call, protocol};
 use fs::{File, OpenFlags};
 use ip::route::{Insert, Kind, Prefix, Route};
 use linux_raw_sys::net as sys;
 use net::inet::{Host, procfs_host};
-use net::socket::InterfaceAddress;
-use net::{
-    Address, Frame, FrameLost, LinkKind, MsgFlags, NetDevice, NewInterface, OutgoingMessage,
-    SocketType, Stack,
-};
+use net::{Address, Frame, MsgFlags, OutgoingMessage, SocketType};
 use proptest::prelude::*;
 
-/// An end of a wire: what it sends waits until the wire is run, so that no host is called from
-/// within itself.
-#[derive(Default)]
-struct End {
-    sent: Mutex<Vec<Vec<u8>>>,
-}
-
-impl NetDevice for End {
-    fn transmit(&self, frame: Frame) -> Result<(), FrameLost> {
-        self.sent.lock().unwrap().push(frame.data);
-        Ok(())
-    }
-}
-
-struct Machine {
-    host: Arc<Host>,
-    stack: Arc<Stack>,
-    end: Arc<End>,
-    index: u32,
-    address: Ipv4Addr,
-}
-
 impl Machine {
-    fn new(number: u8) -> Self {
-        let (host, end) = (Host::new(), Arc::new(End::default()));
-        let stack = Stack::new(host.clone());
-        let interface = NewInterface {
-            name: "eth%d",
-            link: LinkKind::Ethernet([2, 0, 0, 0, 0, number]),
-            mtu: 1500,
-            max_mtu: 9000,
-            queue_len: 1000,
-            has_carrier: true,
-        };
-        let index = host.add_interface(&interface, end.clone()).unwrap();
-        host.set_up(index, true).unwrap();
-        let address = Ipv4Addr::new(10, 0, 0, number);
-        host.add_address(index, own(address), false).unwrap();
-        Self {
-            host,
-            stack,
-            end,
-            index,
-            address,
-        }
-    }
-
     fn socket(&self, kind: SocketType, protocol: u32) -> Arc<File> {
         let socket = self
             .stack
@@ -80,28 +31,10 @@ impl Machine {
         call(|caller| protocol(&file).bind(caller, &any)).unwrap();
         file
     }
-
-    fn take(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.end.sent.lock().unwrap())
-    }
-}
-
-fn own(ip: Ipv4Addr) -> InterfaceAddress {
-    InterfaceAddress {
-        ip: ip.into(),
-        prefix_len: 24,
-        peer: None,
-        broadcast: Some(Ipv4Addr::new(10, 0, 0, 255)),
-        scope: 0,
-    }
-}
-
-fn inet(ip: Ipv4Addr, port: u16) -> Address {
-    Address::Inet(SocketAddr::new(ip.into(), port))
 }
 
 fn pair() -> [Machine; 2] {
-    [1, 2].map(Machine::new)
+    [1, 2].map(|number| Machine::new(Host::new(), number))
 }
 
 /// Carries frames until no more are sent, but those that `is_lost` says yes to.
@@ -109,7 +42,7 @@ fn run(machines: &[Machine; 2], mut is_lost: impl FnMut(&[u8]) -> bool) {
     loop {
         let mut any = false;
         for (from, to) in [(0, 1), (1, 0)] {
-            for data in machines[from].take() {
+            for data in machines[from].end.take() {
                 any = true;
                 if !is_lost(&data) {
                     machines[to]
@@ -246,7 +179,7 @@ fn routes_say_where_and_whether() {
     };
     one.host.add_route(route, Insert::Exclusive).unwrap();
     send(&client, &far(1), b"x").unwrap();
-    assert_eq!(one.take()[0][38..42], other.address.octets(), "ARP");
+    assert_eq!(one.end.take()[0][38..42], other.address.octets(), "ARP");
     let strange = Route {
         gateway: Some(Ipv4Addr::new(192, 0, 2, 9)),
         ..route
@@ -284,7 +217,7 @@ fn an_own_address_is_the_loops() {
     let to = inet(one.address, 1000);
     send(&socket, &to, b"self").unwrap();
     assert_eq!(receive(&socket), Ok((b"self".to_vec(), Some(to))));
-    assert!(one.take().is_empty());
+    assert!(one.end.take().is_empty());
 }
 
 #[test]
@@ -332,7 +265,7 @@ fn who_cannot_send_is_not_believed() {
 /// The machine that garbage goes to: one for all cases, as a machine in the world.
 fn victim() -> &'static Machine {
     static VICTIM: OnceLock<Machine> = OnceLock::new();
-    VICTIM.get_or_init(|| Machine::new(1))
+    VICTIM.get_or_init(|| Machine::new(Host::new(), 1))
 }
 
 proptest! {
@@ -361,7 +294,7 @@ proptest! {
             frame[24..26].copy_from_slice(&sum);
         }
         machine.host.receive(machine.index, Frame { data: frame });
-        for answer in machine.take() {
+        for answer in machine.end.take() {
             prop_assert!(answer.len() <= 1514);
         }
     }

@@ -6,20 +6,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::BinaryHeap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use abi::errno::Errno;
+use common::wire::{Machine, inet, own};
 use common::{NOW, call, forged, protocol};
 use fs::poll::Events;
 use fs::{File, OpenFlags};
 use ip::route::{Insert, Kind, Prefix, Route};
 use linux_raw_sys::net as sys;
 use net::inet::{Family, Host, procfs};
-use net::socket::InterfaceAddress;
-use net::{
-    Address, Frame, FrameLost, Linger, LinkKind, MsgFlags, NetDevice, NewInterface,
-    OutgoingMessage, Socket, SocketType, Stack,
-};
+use net::{Address, Frame, Linger, MsgFlags, OutgoingMessage, Socket, SocketType};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MILLISECOND;
@@ -34,50 +31,7 @@ fn time() -> u64 {
     TIME.get()
 }
 
-/// Frames that a device has sent and the wire has not taken yet.
-#[derive(Default)]
-struct End(Mutex<Vec<Vec<u8>>>);
-
-impl NetDevice for End {
-    fn transmit(&self, frame: Frame) -> Result<(), FrameLost> {
-        self.0.lock().unwrap().push(frame.data);
-        Ok(())
-    }
-}
-
-struct Machine {
-    host: Arc<Host>,
-    stack: Arc<Stack>,
-    end: Arc<End>,
-    index: u32,
-    address: Ipv4Addr,
-}
-
 impl Machine {
-    fn new(number: u8) -> Self {
-        let (host, end) = (Host::with_clock(time), Arc::new(End::default()));
-        let stack = Stack::new(host.clone());
-        let interface = NewInterface {
-            name: "eth%d",
-            link: LinkKind::Ethernet([2, 0, 0, 0, 0, number]),
-            mtu: 1500,
-            max_mtu: 9000,
-            queue_len: 1000,
-            has_carrier: true,
-        };
-        let index = host.add_interface(&interface, end.clone()).unwrap();
-        host.set_up(index, true).unwrap();
-        let address = Ipv4Addr::new(10, 0, 0, number);
-        host.add_address(index, own(address), false).unwrap();
-        Self {
-            host,
-            stack,
-            end,
-            index,
-            address,
-        }
-    }
-
     fn tcp(&self) -> Arc<File> {
         let socket = self.stack.socket(sys::AF_INET, SocketType::Stream, 0);
         socket.unwrap().into_file(OpenFlags::NONBLOCK)
@@ -116,20 +70,6 @@ impl Machine {
         let line = text.lines().find(|line| line.starts_with("TCP:")).unwrap();
         line.split(' ').next_back().unwrap().parse().unwrap()
     }
-}
-
-fn own(ip: Ipv4Addr) -> InterfaceAddress {
-    InterfaceAddress {
-        ip: ip.into(),
-        prefix_len: 24,
-        peer: None,
-        broadcast: Some(Ipv4Addr::new(10, 0, 0, 255)),
-        scope: 0,
-    }
-}
-
-fn inet(ip: Ipv4Addr, port: u16) -> Address {
-    Address::Inet(SocketAddr::new(ip.into(), port))
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -186,7 +126,7 @@ impl Wire {
     fn new(seed: u64, trouble: Trouble) -> Self {
         TIME.set(SECOND);
         Self {
-            machines: [1, 2].map(Machine::new),
+            machines: [1, 2].map(|number| Machine::new(Host::with_clock(time), number)),
             trouble,
             random: Random(seed),
             under_way: BinaryHeap::new(),
@@ -225,7 +165,7 @@ impl Wire {
     /// Takes what the machines have sent.
     fn collect(&mut self) {
         for from in 0..2 {
-            let sent = std::mem::take(&mut *self.machines[from].end.0.lock().unwrap());
+            let sent = self.machines[from].end.take();
             for frame in sent {
                 assert!(frame.len() <= 1514, "a frame of {} bytes", frame.len());
                 self.frames += 1;
@@ -562,7 +502,7 @@ fn a_flood_of_syns_leaves_the_listener_serving() {
             &[],
         );
         victim.host.receive(victim.index, frame);
-        answers += std::mem::take(&mut *victim.end.0.lock().unwrap()).len();
+        answers += victim.end.take().len();
     }
     assert!(answers > 0);
     assert!(victim.states().len() < 40, "nothing has grown");

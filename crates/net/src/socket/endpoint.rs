@@ -71,7 +71,7 @@ impl<Q> Endpoint<Q> {
         self.notify_all();
     }
 
-    /// As [`Self::shutdown`], and tells nobody.
+    /// Ends receiving or sending without telling whoever waits: the caller does.
     pub(crate) fn note_shutdown(&self, what: u8) {
         self.shutdown.fetch_or(what, Ordering::AcqRel);
     }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each program of tests uses some of them")]
 
+pub mod wire;
+
 use std::net::Ipv4Addr;
 use std::sync::{Arc, LazyLock};
 

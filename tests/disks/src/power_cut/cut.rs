@@ -24,13 +24,13 @@ use crate::memory::Memory;
 
 /// A disk whose writes were logged.
 pub struct Recorded<'a> {
-    /// Its contents before.
+    /// Contents of the disk before the first write of the log.
     pub start: &'a [u8],
     /// All that was done to it.
     pub log: &'a [Entry<'a>],
-    /// Where the marks are, in bytes.
+    /// Place of the marks on the disk, in bytes.
     pub marks: Range<u64>,
-    /// Where the file system is, in bytes.
+    /// Place of the file system on the disk, in bytes.
     pub file_system: Range<u64>,
     /// Bytes of its blocks.
     pub block: usize,

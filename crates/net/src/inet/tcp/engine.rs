@@ -252,7 +252,8 @@ impl TcpBuffers {
         });
     }
 
-    /// As [`Self::release`], and tells nobody.
+    /// Drops acknowledged bytes without telling the program that there is room again: the caller
+    /// does, by [`Self::notify`].
     pub(in crate::inet) fn release_quietly(&self, bytes: usize) {
         self.unacknowledged.queue.lock().release_acknowledged(bytes);
     }
@@ -308,7 +309,7 @@ impl TcpBuffers {
         Ok(delivered)
     }
 
-    /// As [`Self::deliver`], and tells nobody.
+    /// Delivers bytes without telling the program: the caller does, by [`Self::notify`].
     ///
     /// # Errors
     /// Those of [`Self::deliver`].
@@ -334,7 +335,8 @@ impl TcpBuffers {
         });
     }
 
-    /// As [`Self::deliver_end`], and tells nobody.
+    /// Delivers the end of the stream without telling the program: the caller does, by
+    /// [`Self::notify`].
     pub(in crate::inet) fn deliver_end_quietly(&self) {
         if let Some(socket) = self.socket.get() {
             socket.note_shutdown(RCV_SHUTDOWN | FIN_RECEIVED);
