@@ -1,4 +1,4 @@
-//! The writers of `long/power-cuts`, in a machine.
+//! The writers of `machine/power-cuts`, in a machine.
 //!
 //! `power-cut-writers SEED STEPS DISK…` mounts the second partition of each disk, does so many
 //! steps of each writer on it, all beside each other, and says in the first partition what is

@@ -157,7 +157,7 @@ pub fn tests() -> Vec<Test> {
             run: disk_errors::run,
         },
         Test {
-            name: "long/power-cuts-few",
+            name: "machine/power-cuts",
             place: AnyMachine,
             run: power_cuts::short,
         },

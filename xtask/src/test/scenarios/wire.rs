@@ -39,7 +39,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let directory = Directory::create().context("cannot make a temporary directory")?;
     let (own, theirs) = (directory.join("peer"), directory.join("machine"));
     let mut machine = setting.machine("all");
-    machine.timeout = Some(Duration::from_secs(300));
+    machine.timeout = Some(Duration::from_secs(600));
     let host = Host::new()?;
     let user = format!("user,hostfwd=tcp:127.0.0.1:{}-:80", host.forwarded);
     machine.hardware.networks = vec![user.into(), wire(&theirs, &own)];
@@ -48,7 +48,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     }
     let mut steps = batch::steps(CASES, &[])?;
     for step in &mut steps {
-        step.limit = 60;
+        step.limit = 300;
         step.script = host.fill_in(&step.script)?;
         if let Expect::Text(text) = &mut step.expect {
             *text = host.fill_in(text)?.into();

@@ -13,9 +13,13 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 /// Bytes of the large file, which is no multiple of any segment's.
 const LARGE: usize = 3_000_017;
-/// The machine's server answers as many visitors one after the other, and at once.
+/// Visits to the machine's server by one visitor after the other, and by several at once.
 const VISITS: usize = 30;
-const AT_ONCE: usize = 50;
+const VISITS_AT_ONCE: usize = 56;
+/// Visitors at once, fewer than busybox httpd lets wait (9): a listener whose queue is full drops
+/// the end of a handshake and repeats its answer, as Linux does, and QEMU's network answers that
+/// without ever sending the request again. 20 of 20 connections that met it hung.
+const VISITORS: usize = 8;
 /// Waits for a server that has not begun. A slow host is no failure: the whole has the machine's
 /// time limit.
 const TRIES: u32 = 600;
@@ -144,8 +148,7 @@ fn answer(mut visitor: TcpStream, large: &[u8], forwarded: u16) -> Result<()> {
     Ok(())
 }
 
-/// Asks the machine's server for a file, in one segment: of many visitors at once some are known by
-/// SYN cookies only, and the second of several segments, without the first, is refused then.
+/// Asks the machine's server for a file.
 fn get(port: u16, path: &str) -> Result<Vec<u8>> {
     let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     server.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
@@ -155,6 +158,15 @@ fn get(port: u16, path: &str) -> Result<Vec<u8>> {
     let end = end.with_context(|| format!("an answer of {} bytes without a head", all.len()))?;
     ensure!(all.starts_with(b"HTTP/1."), "no answer of HTTP");
     Ok(all.split_off(end + 4))
+}
+
+/// One visitor's share of the visits at once.
+fn visit_again_and_again(port: u16) -> Result<()> {
+    for _ in 0..VISITS_AT_ONCE / VISITORS {
+        let small = get(port, "/small")?;
+        ensure!(small == b"small\n", "the small file is another");
+    }
+    Ok(())
 }
 
 /// Visits the machine's server in all ways. Returns what was seen.
@@ -177,17 +189,16 @@ fn visit(port: u16, large: &[u8]) -> Result<String> {
         ensure!(small == b"small\n", "the small file is another");
     }
     writeln!(seen, "{VISITS} visitors one after the other")?;
-    let visitors: Vec<_> = (0..AT_ONCE)
-        .map(|_| thread::spawn(move || get(port, "/small")))
+    let visitors: Vec<_> = (0..VISITORS)
+        .map(|_| thread::spawn(move || visit_again_and_again(port)))
         .collect();
     for visitor in visitors {
-        let small = visitor
+        visitor
             .join()
             .map_err(|_| anyhow!("a visitor panicked"))?
             .context("of many at once one is not served")?;
-        ensure!(small == b"small\n", "the small file is another");
     }
-    writeln!(seen, "{AT_ONCE} visitors at once")?;
+    writeln!(seen, "{VISITS_AT_ONCE} visits, {VISITORS} at once")?;
     // Some leave in the middle.
     for _ in 0..5 {
         let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
