@@ -20,6 +20,11 @@ pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "node", "skerry-k
 const KERNEL_TOO: &[&str] = &["linux", "task", "vm", "fs", "ext4"];
 /// Packages whose lock-free parts are model-checked.
 pub const LOOM_TESTED: &[&str] = &["ring", "lfmutex", "rcu", "frames", "trace", "virtqueue"];
+/// Lints that are errors, by arguments of the compiler's.
+const HOST_LINTS: &[&str] = &["-D", "warnings"];
+/// Lints that are errors in the kernel. It never panics by `unwrap`: what cannot fail says why, by
+/// `expect`.
+const KERNEL_LINTS: &[&str] = &["-D", "warnings", "-D", "clippy::unwrap_used"];
 /// A file has one topic.
 const FILE_LINES: usize = 1000;
 
@@ -37,7 +42,7 @@ pub fn all() -> Vec<Outcome> {
             "clippy has nothing to say about what runs on the host",
             cargo(&host(
                 &["clippy", "--all-targets"],
-                &["--", "-D", "warnings"],
+                &[&["--"], HOST_LINTS].concat(),
             )),
         ),
         (
@@ -45,8 +50,7 @@ pub fn all() -> Vec<Outcome> {
             cargo(&kernel(
                 &[KERNEL_ONLY, KERNEL_TOO].concat(),
                 &["clippy"],
-                // No kernel panics by `unwrap`: what cannot fail says why, by `expect`.
-                &["--", "-D", "warnings", "-D", "clippy::unwrap_used"],
+                &[&["--"], KERNEL_LINTS].concat(),
             )),
         ),
         (
@@ -401,21 +405,41 @@ fn cargo(arguments: &[&str]) -> Result<String> {
 }
 
 fn documentation() -> Result<String> {
-    for arguments in [
-        host(&["doc", "--no-deps", "--document-private-items"], &[]),
-        kernel(
-            KERNEL_ONLY,
-            &["doc", "--no-deps", "--document-private-items"],
-            &[],
-        ),
+    let doc = ["doc", "--no-deps", "--document-private-items"];
+    for (arguments, lints) in [
+        (host(&doc, &[]), HOST_LINTS),
+        (kernel(KERNEL_ONLY, &doc, &[]), KERNEL_LINTS),
     ] {
-        finish(
-            build::cargo()
-                .args(arguments)
-                .env("RUSTDOCFLAGS", "-D warnings"),
-        )?;
+        let mut cargo = build::cargo();
+        cargo.args(arguments).env("RUSTDOCFLAGS", "-D warnings");
+        as_clippy(&mut cargo, lints)?;
+        finish(&mut cargo)?;
     }
     Ok(String::new())
+}
+
+/// Makes a command of Cargo's use what `cargo clippy` has made with these lints, where it would
+/// check each crate once more by itself. `cargo clippy` is `cargo check` with this wrapper and this
+/// variable, as its source says (`src/main.rs`, of version 1.96); if that changes, the crates are
+/// checked twice again, and nothing else.
+fn as_clippy(cargo: &mut Command, lints: &[&str]) -> Result<()> {
+    let output = Command::new("rustc")
+        .args(["--print", "sysroot"])
+        .current_dir(paths::root())
+        .output()
+        .context("cannot run rustc")?;
+    let sysroot = String::from_utf8(output.stdout).context("the path of Rust is not UTF-8")?;
+    let driver = Path::new(sysroot.trim_end()).join("bin/clippy-driver");
+    if driver.exists() {
+        let arguments: String = lints
+            .iter()
+            .map(|word| format!("{word}__CLIPPY_HACKERY__"))
+            .collect();
+        cargo
+            .env("RUSTC_WORKSPACE_WRAPPER", driver)
+            .env("CLIPPY_ARGS", arguments);
+    }
+    Ok(())
 }
 
 /// Runs a quiet command; its words are shown if it fails.
