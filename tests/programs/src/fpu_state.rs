@@ -21,7 +21,7 @@ pub const CHECKS: &[(&str, Check)] = &[
 ];
 
 const THREADS: u8 = 6;
-const ROUNDS: usize = 150;
+const ROUNDS: usize = 60;
 /// Long enough that some of the threads of one processor lose it in between.
 const SPINS: u64 = 150_000;
 

@@ -230,7 +230,7 @@ fn robust_with_waiter(protocol: i32) -> Result<()> {
 
 fn inheriting_mutex() -> Result<()> {
     let mutex = CMutex::new(libc::PTHREAD_PRIO_INHERIT, false)?;
-    let (value, turns) = (AtomicU32::new(0), 3000);
+    let (value, turns) = (AtomicU32::new(0), 1000);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

@@ -895,7 +895,7 @@ fn shows_in_proc() -> Result<()> {
 }
 
 fn many_connections() -> Result<()> {
-    const ROUNDS: usize = 300;
+    const ROUNDS: usize = 120;
     let listener = TcpListener::bind((LOCAL, 0))?;
     let address = listener.local_addr()?;
     let serving = thread::spawn(move || -> io::Result<()> {

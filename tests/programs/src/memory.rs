@@ -323,7 +323,8 @@ fn heap() -> Result<()> {
     blocks.extend((0..256).map(|_| vec![0xab; 60_000]));
     let right = blocks
         .iter()
-        .all(|block| block.iter().all(|&byte| byte == block[0]));
+        // Without an early end this is done by vectors, which an emulator is glad of.
+        .all(|block| block.iter().fold(0, |other, byte| other | byte ^ block[0]) == 0);
     ensure!(right, "blocks of the heap overlap");
     Ok(())
 }

@@ -193,7 +193,7 @@ fn threads_change_their_own_parts() -> Result<()> {
         churn(
             &all.part(number, PAGES),
             0x9e37_79b9 * (number as u64 + 1),
-            1500,
+            400,
         )
     })
 }
@@ -270,7 +270,7 @@ fn fork_beside_faults() -> Result<()> {
             }
             return Ok(());
         }
-        let outcome = (0..40).try_for_each(|round| {
+        let outcome = (0..20).try_for_each(|round| {
             part.set(0, round);
             // SAFETY: the child does nothing but touch memory and leave.
             let child = checked(unsafe { libc::fork() })?;
@@ -309,7 +309,7 @@ fn heap_of_many() -> Result<()> {
             let (ready, refused) = (&ready, &refused);
             scope.spawn(move || {
                 ready.wait();
-                for _ in 0..3000 {
+                for _ in 0..1000 {
                     for end in [base + thread * 4096, base + thread * 2048, base] {
                         refused
                             .fetch_add(usize::from(call!(SYS_brk, end) != end), Ordering::Relaxed);

@@ -662,13 +662,13 @@ fn ends_of_both() -> Result<()> {
         (0..turns).for_each(|turn| _ = std::hint::black_box(turn));
         begun
     };
-    for round in 0..200 {
+    for round in 0..70 {
         let (mut reader, mut writer) = io::pipe()?;
         let (mut seized, tell) = io::pipe()?;
         // SAFETY: the child only reads, spins and ends.
         let pid = checked(unsafe { libc::fork() })?;
         if pid == 0 {
-            wait_and_spin(&mut reader, round * 50);
+            wait_and_spin(&mut reader, round * 150);
             // SAFETY: the child ends.
             unsafe { libc::_exit(3) };
         }

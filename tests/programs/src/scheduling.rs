@@ -783,7 +783,7 @@ pub fn wake_ups(count: u32) -> Result<()> {
 }
 
 fn no_lost_wake_up() -> Result<()> {
-    wake_ups(1_000_000)
+    wake_ups(400_000)
 }
 
 /// Threads that are moved about, by themselves and by others, while they sleep and run.

@@ -97,7 +97,7 @@ fn mutex_excludes() -> Result<()> {
 }
 
 fn condvar_hands_over() -> Result<()> {
-    const ROUNDS: u32 = 2000;
+    const ROUNDS: u32 = 800;
     let turn = Mutex::new(0u32);
     let changed = Condvar::new();
     thread::scope(|scope| {

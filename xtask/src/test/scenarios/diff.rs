@@ -39,7 +39,7 @@ pub fn is_steady(area: &str) -> bool {
 const PROGRAMS: u64 = 16;
 const SEED: u64 = 9;
 /// Time for new programs in each run of the tests, in seconds.
-const SHORT: u64 = 30;
+const SHORT: u64 = 20;
 /// Time for new programs if the test is run by name, in seconds.
 const LONG: u64 = 3600;
 

@@ -8,7 +8,7 @@ use crate::fuzz::{self, RandomWork, Syscalls, manage};
 use crate::test::{Check, Setting};
 
 /// Seconds of each run.
-const SECONDS: u64 = 30;
+const SECONDS: u64 = 20;
 /// Operations of management in each run of the tests, and in the long one.
 const STEPS: u64 = 100;
 const LONG_STEPS: u64 = 1000;

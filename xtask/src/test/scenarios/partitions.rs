@@ -431,7 +431,7 @@ pub fn churn(setting: &Setting) -> Result<Vec<Check>> {
         ensure!(!printed.contains("another status"), "a status was wrong");
         Ok(String::new())
     };
-    let name = "50 instances in a row, and all processors and memory are back";
+    let name = "20 instances in a row, and all processors and memory are back";
     let steps = batch::steps(CHURN, &[(name, judge)])?;
     let mut steps = batch::limit(steps, &[240, 120])?;
     steps.extend(ends(24, 240)?);

@@ -25,14 +25,15 @@ const LIMIT: u32 = 150;
 const TIMEOUT: u64 = 900;
 /// Memory of an instance.
 const INSTANCE_MEMORY: &str = "1G";
-/// Checks of large amounts and long lists, which one thread makes: they run on four processors
-/// only, since nothing in them depends on the number, and took a fifth of the time of all.
-const LARGE: [&str; 6] = [
+/// Checks of large amounts and long times, of one thread: they run on four processors only, since
+/// nothing in them depends on the number, and took a fifth of the time of all.
+const LARGE: [&str; 7] = [
     "inotify-overflows",
     "paths-directory-of-100000",
     "proc-kinds-of-memory",
     "proc-transfers",
     "processes-100-in-a-row",
+    "time-limit-of-the-processor",
     "transfers-beyond-the-most-of-one-call",
 ];
 const RUST: &str = "/bin/machine-tests";
