@@ -104,6 +104,9 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
 
     devices::init(&boot);
     drivers::virtio_pci::probe(linux::network_host());
+    if let Some(value) = role::cmdline_value("ip") {
+        linux::configure_network(value);
+    }
 
     if let Err(error) = node::init(&boot) {
         log::error!("no instances can be made: {error}");

@@ -60,6 +60,7 @@ pub(crate) mod uio;
 pub use entry::init::{Hooks, InitProgram, init, signal_init, spawn_init};
 pub use entry::object_counts::object_counts;
 pub use process::task::{Task, current_task};
+pub use state::boot_network::configure as configure_network;
 pub use state::namespaces::host as network_host;
 
 /// Result of a system call: the value for the program, or the error whose negative number it sees.

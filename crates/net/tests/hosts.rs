@@ -12,7 +12,7 @@ use common::{NOW, call, protocol};
 use fs::{File, OpenFlags};
 use ip::route::{Insert, Kind, Prefix, Route};
 use linux_raw_sys::net as sys;
-use net::inet::{Host, procfs_host};
+use net::inet::{BootConfig, Host, procfs_host};
 use net::{Address, Frame, MsgFlags, OutgoingMessage, SocketType};
 use proptest::prelude::*;
 
@@ -342,4 +342,45 @@ fn routes_and_neighbours_are_listed_as_by_linux() {
         text.lines().nth(1),
         Some("10.0.0.2         0x1         0x2         02:00:00:00:00:02     *        eth0")
     );
+}
+
+#[test]
+fn a_command_line_gives_an_interface_its_address_and_the_default_route() {
+    let machine = Machine::new(Host::new(), 1);
+    let apply = |value| {
+        BootConfig::parse(value)
+            .unwrap()
+            .unwrap()
+            .apply(&machine.host)
+    };
+    let far = Ipv4Addr::new(192, 0, 2, 1);
+    let gateway = |to| {
+        machine
+            .host
+            .lookup_route(to)
+            .and_then(|route| route.gateway)
+    };
+    for (value, refused) in [
+        ("10.0.5.1:::::eth7", "there is no interface eth7"),
+        ("10.0.5.1::10.0.6.2:255.255.255.0", "the gateway is refused"),
+        ("10.0.5.1:::::lo", "there is no interface lo"),
+    ] {
+        let error = apply(value).unwrap_err();
+        assert!(error.starts_with(refused), "{value}: {error}");
+        assert_eq!(gateway(far), None, "{value}");
+    }
+    let name = apply("10.0.5.1::10.0.5.2:255.255.255.0");
+    assert_eq!(
+        name.as_deref(),
+        Ok("eth0"),
+        "the first that is not the loop"
+    );
+    assert_eq!(gateway(far), Some(Ipv4Addr::new(10, 0, 5, 2)));
+    let shown = machine.host.interface(machine.index).unwrap();
+    let address = shown
+        .addresses
+        .iter()
+        .find(|one| one.ip == Ipv4Addr::new(10, 0, 5, 1));
+    let network = address.map(|one| (one.prefix_len, one.broadcast));
+    assert_eq!(network, Some((24, Some(Ipv4Addr::new(10, 0, 5, 255)))));
 }

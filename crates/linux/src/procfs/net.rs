@@ -9,6 +9,7 @@ use net::Stack;
 use net::inet::{Family, procfs, procfs_host};
 
 use crate::process::namespaces;
+use crate::state::boot_network;
 
 /// Makes a file's text of a network stack.
 type Text = fn(&Stack) -> String;
@@ -36,7 +37,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         let show = move || list(&namespaces::net()).map(String::into_bytes);
         dir.add(name, pseudo::file(PseudoAttr::new(dev, 0o444), show));
     }
-    let texts: [(&str, Text); 10] = [
+    let texts: [(&str, Text); 11] = [
         ("dev", |net| procfs::dev(net.inet())),
         ("if_inet6", |net| procfs::if_inet6(net.inet())),
         ("snmp", |net| procfs::snmp(net.inet())),
@@ -47,6 +48,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("ipv6_route", |net| procfs_host::ipv6_route(net.inet())),
         ("igmp", |net| procfs_host::igmp(net.inet())),
         ("igmp6", |net| procfs_host::igmp6(net.inet())),
+        ("pnp", |_| boot_network::pnp()),
     ];
     for (name, text) in texts {
         dir.add(

@@ -2,6 +2,7 @@
 //! but that. Nothing here knows a task or a process: those hold it ([`crate::process`]), and the
 //! system calls that change it are in the folder of the feature.
 
+pub mod boot_network;
 pub(crate) mod core_pattern;
 pub(crate) mod cred;
 pub mod credentials;

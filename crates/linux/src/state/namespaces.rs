@@ -15,6 +15,9 @@ use net::inet::Host;
 use crate::state::ipc::limits::IpcLimits;
 use crate::state::ipc::{mqueue, msg, sem, shm};
 
+/// The longest name of a machine, bytes (`__NEW_UTS_LEN`).
+pub(crate) const NAME_MAX: usize = 64;
+
 /// The machine's names (`uts_namespaces(7)`), which are any bytes.
 pub(crate) struct UtsNamespace {
     pub(crate) number: u32,

@@ -18,14 +18,13 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::personality::{UNAME26, has_personality_bit};
 use crate::process::{namespaces, process_table};
+use crate::state::namespaces::NAME_MAX;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
 /// Release that the system tells; programs decide by it what they may use.
 pub(crate) const RELEASE: &str = "6.1.0-skerry";
 const VERSION: &str = concat!("#1 SMP Skerry ", env!("CARGO_PKG_VERSION"));
-/// The longest name of a machine.
-const NAME_MAX: usize = 64;
 
 /// Names that `uname(2)` tells (`struct utsname`).
 pub(crate) struct UtsName {

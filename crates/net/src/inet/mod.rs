@@ -5,6 +5,7 @@
 //! it a mapped one.
 
 mod bind_table;
+mod boot_config;
 mod corked;
 mod datagram;
 mod datagram_socket;
@@ -27,6 +28,7 @@ mod tcp;
 mod tcp_info;
 mod udp;
 
+pub use boot_config::BootConfig;
 pub use datagram::Datagram;
 pub use host::{Change, ChangeListener, Host};
 pub use inet_socket::Family;
