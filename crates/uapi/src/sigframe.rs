@@ -238,8 +238,11 @@ impl Frame {
 }
 
 impl UContext {
-    /// Puts the registers back; segment bases are not in the frame and stay as they are.
+    /// Puts the registers back; segment bases are not in the frame and stay as they are, and so do
+    /// the flags that a frame does not change.
     pub fn restore(&self, regs: &mut UserRegs) {
+        /// Flags a frame has: CF, PF, AF, ZF, SF, TF, DF, OF, RF, AC (`FIX_EFLAGS`).
+        const FLAGS: u64 = 0x0005_0dd5;
         let c = &self.context;
         *regs = UserRegs {
             rax: c.rax,
@@ -258,7 +261,7 @@ impl UContext {
             r14: c.r14,
             r15: c.r15,
             rip: c.rip,
-            rflags: c.rflags,
+            rflags: regs.rflags & !FLAGS | c.rflags & FLAGS,
             rsp: c.rsp,
             // No system call is under way any more: nothing is to be restarted.
             orig_rax: u64::MAX,
@@ -368,11 +371,16 @@ mod tests {
         assert_eq!(bytes[..8], 0x40_2000u64.to_ne_bytes());
         assert_eq!(bytes[8 + 40 + 128..][..8], before.rip.to_ne_bytes());
         assert_eq!(bytes[8 + 296..][..8], 0x55u64.to_ne_bytes());
-        let mut back = UserRegs::default();
+        // NT and ID are no part of a frame: what the handler has done to them stays.
+        let mut back = UserRegs {
+            rflags: 0x20_4202,
+            ..UserRegs::default()
+        };
         frame.ucontext.restore(&mut back);
         assert_eq!(
             back,
             UserRegs {
+                rflags: 0x20_4202 | before.rflags,
                 orig_rax: u64::MAX,
                 ..before
             }

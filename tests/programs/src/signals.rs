@@ -1,5 +1,6 @@
 //! Signals: delivery, frames, masks, interrupted calls, and the ones that faults raise.
 
+use std::arch::asm;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -37,6 +38,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ),
     ("signals-frame-that-has-no-room", frame_that_has_no_room),
     ("signals-errors-in-order", errors_in_order),
+    ("signals-nested-task-flag-stays", nested_task_flag_stays),
 ];
 
 type Action = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
@@ -700,6 +702,70 @@ fn errors_in_order() -> Result<()> {
     ensure!(
         pending == [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
         "{pending:?}"
+    );
+    Ok(())
+}
+
+static FLAGS_AT_TRAP: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn trapped(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a valid context for the time of the handler.
+    let flags =
+        unsafe { (*context.cast::<ucontext_t>()).uc_mcontext.gregs[libc::REG_EFL as usize] };
+    FLAGS_AT_TRAP.fetch_or(flags as u64, Ordering::SeqCst);
+}
+
+/// The flag of nested tasks, of which 64-bit programs have no use, is a program's as others are:
+/// a page fault, a system call, and a trap after each instruction with its handler leave it.
+fn nested_task_flag_stays() -> Result<()> {
+    const NESTED_TASK: u64 = 1 << 14;
+    const TRAP: u64 = 1 << 8;
+    handle(libc::SIGTRAP, trapped, 0)?;
+    for trap in [0, TRAP] {
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page = call!(
+            SYS_mmap,
+            0,
+            4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            kind,
+            -1i32,
+            0
+        );
+        ensure!(page > 0, "mmap: {page}");
+        let flags: u64;
+        // SAFETY: the flags are as they were before at the end; the store is to memory that is
+        // this function's, and getpid changes nothing but the registers that are named.
+        unsafe {
+            asm!(
+                "pushfq",
+                "pop {before}",
+                "mov {flags}, {before}",
+                "or {flags}, {set}",
+                "push {flags}",
+                "popfq",
+                "mov byte ptr [{page}], 1",
+                "syscall",
+                "pushfq",
+                "pop {flags}",
+                "push {before}",
+                "popfq",
+                before = out(reg) _,
+                flags = out(reg) flags,
+                set = in(reg) NESTED_TASK | trap,
+                page = in(reg) page,
+                inout("rax") libc::SYS_getpid => _,
+                out("rcx") _,
+                out("r11") _,
+            );
+        }
+        let set = flags & (NESTED_TASK | TRAP);
+        ensure!(set == NESTED_TASK | trap, "{trap:#x}: {set:#x}");
+    }
+    let seen = FLAGS_AT_TRAP.load(Ordering::SeqCst);
+    ensure!(
+        seen & (NESTED_TASK | TRAP) == NESTED_TASK | TRAP,
+        "{seen:#x}"
     );
     Ok(())
 }

@@ -219,10 +219,11 @@ pub struct FastPath<'a, C> {
     pub left: Cell<u32>,
 }
 
-/// Flags a program may set.
+/// Flags a program may set. NT among them makes IRETQ fault where it is set already, not where it
+/// is loaded; each entry to the kernel clears it.
 const FLAGS_ALLOWED: u64 = {
-    use rflags::{AC, AF, CF, DF, ID, OF, PF, RF, SF, TF, ZF};
-    CF | PF | AF | ZF | SF | TF | DF | OF | RF | AC | ID
+    use rflags::{AC, AF, CF, DF, ID, NT, OF, PF, RF, SF, TF, ZF};
+    CF | PF | AF | ZF | SF | TF | DF | OF | NT | RF | AC | ID
 };
 /// Flags a program always has.
 const FLAGS_FORCED: u64 = rflags::FIXED | rflags::IF;
@@ -240,7 +241,7 @@ const USER_BITS: u32 = 47;
 /// Flags that SYSRET must not restore; programs that have one return by IRETQ.
 const FLAGS_SLOW: u32 = (rflags::TF | rflags::RF) as u32;
 const _: () = assert!(
-    FLAGS_ALLOWED == 0x0025_0dd5 && SYSCALL_FLAG_MASK == 0x0005_7700 && FLAGS_SLOW == 0x1_0100
+    FLAGS_ALLOWED == 0x0025_4dd5 && SYSCALL_FLAG_MASK == 0x0005_7700 && FLAGS_SLOW == 0x1_0100
 );
 /// Code that `run` reports for a system call, beyond all vectors.
 const SYSCALL: u64 = 0x100;
