@@ -12,8 +12,11 @@ pub const NS_PER_SEC: u64 = 1_000_000_000;
 pub enum ClockBase {
     /// Time since boot, which never jumps (`CLOCK_MONOTONIC`, `CLOCK_BOOTTIME`).
     Monotonic,
-    /// The wall clock, which can be set (`CLOCK_REALTIME`, `CLOCK_TAI`).
+    /// The wall clock, which can be set (`CLOCK_REALTIME`).
     Realtime,
+    /// The wall clock without leap seconds: the former and an offset, both of which can be set
+    /// (`CLOCK_TAI`).
+    Tai,
 }
 
 /// The meaning of a time that a program passes to a timer or sleep.

@@ -88,7 +88,12 @@ fn now() -> (u64, u64) {
         let sequence = &*addr_of!((*data).sequence).cast::<AtomicU32>();
         loop {
             let before = sequence.load(Ordering::Acquire);
-            let values = data.read_volatile();
+            let values = Data {
+                base: addr_of!((*data).base).read_volatile(),
+                factor: addr_of!((*data).factor).read_volatile(),
+                wall: addr_of!((*data).wall).read_volatile(),
+                ..Data::NONE
+            };
             let time = values.monotonic(counter());
             fence(Ordering::Acquire);
             if before & 1 == 0 && sequence.load(Ordering::Relaxed) == before {
@@ -98,12 +103,20 @@ fn now() -> (u64, u64) {
     }
 }
 
+/// Unix time in nanoseconds.
+fn wall_now() -> u64 {
+    let (time, wall) = now();
+    wall.saturating_add(time)
+}
+
 /// Time of a clock that can be read here, in nanoseconds; `None` for other clocks.
 fn read(clock: i32) -> Option<u64> {
     match clock {
-        CLOCK_REALTIME | CLOCK_REALTIME_COARSE | CLOCK_TAI => {
-            let (time, wall) = now();
-            Some(wall.saturating_add(time))
+        CLOCK_REALTIME | CLOCK_REALTIME_COARSE => Some(wall_now()),
+        CLOCK_TAI => {
+            // SAFETY: as in `now`. It is changed by itself, so it goes with any of the rest.
+            let ahead = unsafe { addr_of!((*data()).tai).read_volatile() };
+            Some(wall_now().saturating_add(ahead))
         }
         CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_MONOTONIC_COARSE | CLOCK_BOOTTIME => Some(now().0),
         _ => None,
@@ -142,8 +155,7 @@ pub unsafe extern "C" fn __vdso_gettimeofday(time: *mut TimeVal, zone: *mut [i32
         return call(SYS_GETTIMEOFDAY, time.addr(), zone.addr(), 0) as i32;
     }
     if !time.is_null() {
-        let (monotonic, wall) = now();
-        let ns = wall.saturating_add(monotonic);
+        let ns = wall_now();
         // SAFETY: the caller's pointer.
         unsafe { time.write(TimeVal { sec: (ns / SECOND) as i64, usec: (ns % SECOND / 1000) as i64 }) };
     }
@@ -152,8 +164,7 @@ pub unsafe extern "C" fn __vdso_gettimeofday(time: *mut TimeVal, zone: *mut [i32
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vdso_time(time: *mut i64) -> i64 {
-    let (monotonic, wall) = now();
-    let seconds = (wall.saturating_add(monotonic) / SECOND) as i64;
+    let seconds = (wall_now() / SECOND) as i64;
     if !time.is_null() {
         // SAFETY: the caller's pointer.
         unsafe { time.write(seconds) };

@@ -27,6 +27,8 @@ pub struct Data {
     pub factor: u64,
     /// Unix time in nanoseconds when the monotonic clock was 0.
     pub wall: u64,
+    /// Nanoseconds by which the clock without leap seconds (`CLOCK_TAI`) is ahead of Unix time.
+    pub tai: u64,
     /// Generation of the kernel's random number generator, never 0: keys of an earlier one are to
     /// be replaced.
     pub generation: u64,
@@ -51,6 +53,17 @@ pub const PROCESSOR_BITS: u32 = 12;
 pub const SECOND: u64 = 1_000_000_000;
 
 impl Data {
+    /// Data in which nothing is set.
+    pub const NONE: Self = Self {
+        sequence: 0,
+        processor: ASK,
+        base: 0,
+        factor: 0,
+        wall: 0,
+        tai: 0,
+        generation: 0,
+    };
+
     /// Nanoseconds since the monotonic clock was 0.
     #[inline]
     #[must_use]

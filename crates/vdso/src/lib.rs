@@ -114,6 +114,7 @@ mod tests {
             base: 1000,
             factor: 1 << 31,
             wall: 7,
+            tai: 0,
             generation: 1,
         };
         assert_eq!(
@@ -161,7 +162,7 @@ mod tests {
             base in 0u64..1 << 60,
             ns in 0u64..1 << 57,
         ) {
-            let data = Data { sequence: 0, processor: ASK, base, factor: ((1_000_000_000u128 << 32) / u128::from(hz)) as u64, wall: 0, generation: 1 };
+            let data = Data { sequence: 0, processor: ASK, base, factor: ((1_000_000_000u128 << 32) / u128::from(hz)) as u64, wall: 0, tai: 0, generation: 1 };
             let counter = data.counter_at(ns);
             prop_assert!(data.monotonic(counter) >= ns);
             prop_assert!(counter == base || data.monotonic(counter - 1) < ns);
@@ -176,6 +177,7 @@ mod tests {
             base: 1000,
             factor: 1 << 30,
             wall: 0,
+            tai: 0,
             generation: 1,
         };
         assert_eq!(

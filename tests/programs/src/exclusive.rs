@@ -45,6 +45,11 @@ const EXCLUSIVE: &[(&str, &str)] = &[
     ),
     ("sysv-info-", "all objects of System V IPC"),
     ("time-clock-is-set", "the time of day"),
+    (
+        "clock-without-leap-seconds",
+        "the clock without leap seconds",
+    ),
+    ("clock-discipline-is-remembered", "how the clock is kept"),
     ("time-of-day", "the time of day"),
     ("topology-siblings-used-", "which processors idle"),
     (

@@ -15,6 +15,7 @@ mod bad_memory;
 mod busy_loops;
 mod calls;
 mod canary;
+mod clock_discipline;
 mod core_dumps;
 mod corks;
 mod credentials;
@@ -175,6 +176,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         ptrace_queries::CHECKS,
         watchpoints::CHECKS,
         time::CHECKS,
+        clock_discipline::CHECKS,
         fpu_state::CHECKS,
         ipc::CHECKS,
         sysv_info::CHECKS,

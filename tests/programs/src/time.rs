@@ -79,7 +79,7 @@ fn time_of_day() -> Result<()> {
     Ok(())
 }
 
-fn clock_time(clock: libc::clockid_t) -> Result<Duration> {
+pub(crate) fn clock_time(clock: libc::clockid_t) -> Result<Duration> {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -465,7 +465,7 @@ impl Drop for Moved {
     }
 }
 
-fn timespec(time: Duration) -> libc::timespec {
+pub(crate) fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: time.as_secs() as i64,
         tv_nsec: i64::from(time.subsec_nanos()),
@@ -477,7 +477,7 @@ fn set_clock(time: Duration) -> std::io::Result<()> {
     crate::checked(unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &timespec(time)) }).map(drop)
 }
 
-const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
 /// A timer that is read, set to an hour from now.
 fn timer_in_an_hour(flags: i32) -> Result<OwnedFd> {

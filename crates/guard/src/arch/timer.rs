@@ -141,6 +141,7 @@ fn clock() -> vdso::Data {
         base,
         factor,
         wall,
+        tai: 0,
         generation: 1,
     }
 }

@@ -199,7 +199,7 @@ calls! {
     155 pivot_root(Str, Str) = [mount::sys_pivot_root];
     157 prctl(Num, Ptr, Ptr, Ptr, Ptr) = [prctl::sys_prctl];
     158 arch_prctl(Hex, Ptr) = [sysinfo::sys_arch_prctl];
-    159 adjtimex(Ptr) = [timex::sys_adjtimex]; // partial: the clock can be read and moved (ADJ_SETOFFSET), not made faster or slower
+    159 adjtimex(Ptr) = [timex::sys_adjtimex]; // partial: the clock can be read and moved (ADJ_SETOFFSET, ADJ_TAI), and what is told of how well it is kept is remembered; what would change its rate, its time by and by, or put in leap seconds is EOPNOTSUPP
     160 setrlimit(Num, Ptr) = [rlimit::sys_setrlimit];
     161 chroot(Str) = [namei::sys_chroot];
     162 sync() = [fallocate::sys_sync];
@@ -310,7 +310,7 @@ calls! {
     302 prlimit64(Int, Num, Ptr, Ptr) = [rlimit::sys_prlimit64];
     303 name_to_handle_at(Fd, Str, Ptr, Ptr, Hex) = [fhandle::sys_name_to_handle_at];
     304 open_by_handle_at(Fd, Ptr, Hex) = [fhandle::sys_open_by_handle_at];
-    305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock can be read and moved (ADJ_SETOFFSET), not made faster or slower
+    305 clock_adjtime(Int, Ptr) = [timex::sys_clock_adjtime]; // partial: the clock can be read and moved (ADJ_SETOFFSET, ADJ_TAI), and what is told of how well it is kept is remembered; what would change its rate, its time by and by, or put in leap seconds is EOPNOTSUPP
     306 syncfs(Fd) = [fallocate::sys_syncfs];
     307 sendmmsg(Fd, Ptr, Num, Hex) = [send_recv::sys_sendmmsg];
     308 setns(Fd, Hex) = [namespaces::sys_setns];

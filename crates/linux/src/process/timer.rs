@@ -123,12 +123,14 @@ pub(crate) fn realtime_timer_count() -> u64 {
     REALTIME_TIMERS.lock().len() as u64
 }
 
-/// Moves the deadlines of [`REALTIME_TIMERS`] after the wall clock was set forward by so much.
-pub(crate) fn clock_was_set(forward_ns: i64) {
+/// Moves the deadlines of those of [`REALTIME_TIMERS`] that run by one of the clocks, after these
+/// were set forward by so much.
+pub(crate) fn clock_was_set(clocks: &[ClockBase], forward_ns: i64) {
     let timers: Vec<_> = REALTIME_TIMERS
         .lock()
         .values()
         .filter_map(Weak::upgrade)
+        .filter(|timer| clocks.contains(&timer.base))
         .collect();
     for timer in timers {
         timer.clock_was_set(forward_ns);

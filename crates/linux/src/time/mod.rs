@@ -30,10 +30,10 @@ pub(crate) fn deadline_after(span: TimeSpec) -> Result<Deadline, Errno> {
 /// Time that a clock shows now, in nanoseconds.
 fn read_clock(task: &Task, clock: i32) -> Result<u64, Errno> {
     Ok(match clock.cast_unsigned() {
-        sys::CLOCK_REALTIME
-        | sys::CLOCK_REALTIME_COARSE
-        | sys::CLOCK_TAI
-        | sys::CLOCK_REALTIME_ALARM => timer::wall_ns(),
+        sys::CLOCK_REALTIME | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_REALTIME_ALARM => {
+            timer::wall_ns()
+        }
+        sys::CLOCK_TAI => timer::wall_ns().saturating_add(wall_clock::tai_ns()),
         sys::CLOCK_MONOTONIC
         | sys::CLOCK_MONOTONIC_RAW
         | sys::CLOCK_MONOTONIC_COARSE
@@ -160,7 +160,8 @@ pub fn sys_clock_nanosleep(
     rest: UserPtr<TimeSpec>,
 ) -> SysResult {
     let (base, alarm) = match clock.cast_unsigned() {
-        sys::CLOCK_REALTIME | sys::CLOCK_TAI => (Some(ClockBase::Realtime), false),
+        sys::CLOCK_REALTIME => (Some(ClockBase::Realtime), false),
+        sys::CLOCK_TAI => (Some(ClockBase::Tai), false),
         sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME => (Some(ClockBase::Monotonic), false),
         sys::CLOCK_REALTIME_ALARM => (Some(ClockBase::Realtime), true),
         sys::CLOCK_BOOTTIME_ALARM => (Some(ClockBase::Monotonic), true),

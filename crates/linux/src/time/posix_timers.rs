@@ -9,7 +9,6 @@ use core::sync::atomic::Ordering;
 
 use ::task::now_ns;
 use abi::errno::Errno;
-use guard::timer;
 use linux_raw_sys::general as sys;
 use uapi::pid::Tid;
 use uapi::siginfo::NSIG;
@@ -21,7 +20,7 @@ use crate::process::timer::{REALTIME_TIMERS, Timer, TimerClock, TimerNotify, Tim
 use crate::process::{Process, send_signal};
 use crate::state::rlimit::{Resource, UNLIMITED};
 use crate::state::sighand::Room;
-use crate::time::wall_clock::{WallClockGuard, lock_wall_clock, monotonic_of};
+use crate::time::wall_clock::{WallClockGuard, ahead_of_monotonic, lock_wall_clock, monotonic_of};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task, time};
 
@@ -38,10 +37,10 @@ impl Timer {
     ) -> Result<TimerValue, Errno> {
         let (deadline, interval) = self.deadline_of(wish, mode)?;
         let before = self.set(deadline, interval);
-        if mode == TimerMode::Absolute && self.base == ClockBase::Realtime {
+        if mode == TimerMode::Absolute && self.base != ClockBase::Monotonic {
             let mut setting = self.setting.lock();
             setting.is_realtime = true;
-            setting.before_ns = timer::wall_base_ns().saturating_sub(wish.value.to_ns()?);
+            setting.before_ns = ahead_of_monotonic(self.base).saturating_sub(wish.value.to_ns()?);
             REALTIME_TIMERS
                 .lock()
                 .insert(self.address(), self.me.clone());
@@ -229,7 +228,8 @@ impl SigEvent {
 /// `EINVAL` if it is neither.
 pub(crate) fn clock_base(clock: i32) -> Result<ClockBase, Errno> {
     match clock.cast_unsigned() {
-        sys::CLOCK_REALTIME | sys::CLOCK_TAI | sys::CLOCK_REALTIME_ALARM => Ok(ClockBase::Realtime),
+        sys::CLOCK_REALTIME | sys::CLOCK_REALTIME_ALARM => Ok(ClockBase::Realtime),
+        sys::CLOCK_TAI => Ok(ClockBase::Tai),
         sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME | sys::CLOCK_BOOTTIME_ALARM => {
             Ok(ClockBase::Monotonic)
         }

@@ -15,6 +15,8 @@ use vm::{
 };
 use zerocopy::IntoBytes;
 
+use crate::time::wall_clock;
+
 /// Bytes of data and object.
 pub(crate) const LEN: usize = (1 + PAGES) * PAGE_SIZE;
 
@@ -66,6 +68,7 @@ pub(crate) fn update_data_page() {
         offset_of!(Data, wall),
         guard::timer::wall_base_ns().as_bytes(),
     );
+    page.write(offset_of!(Data, tai), wall_clock::tai_ns().as_bytes());
     fence(Ordering::SeqCst);
     sequence(before.wrapping_add(2));
 }

@@ -6,7 +6,7 @@
 //! distance of then, so whoever sets the clock tells it: threads in calls begin these anew
 //! (`AbsoluteDeadline`), and timers are moved (`process::timer`).
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use ::task::{Deadline, Mutex, MutexGuard, now_ns};
 use abi::errno::Errno;
@@ -33,6 +33,10 @@ pub struct TimeZone {
 
 /// Time zone that is told; `None` until somebody set it. Who holds it may set the clock.
 static ZONE: Mutex<Option<TimeZone>> = Mutex::new(None);
+
+/// Seconds by which the clock without leap seconds is ahead of the wall clock: as many as somebody
+/// has told, at first none. Changed by the holder of the clock only.
+static TAI_SECONDS: AtomicU32 = AtomicU32::new(0);
 
 /// While it is held nobody sets the wall clock.
 pub(crate) type WallClockGuard = MutexGuard<'static, Option<TimeZone>>;
@@ -61,7 +65,7 @@ impl<'a> AbsoluteDeadline<'a> {
     pub(crate) fn new(task: &'a Task, time: TimeSpec, base: ClockBase) -> Result<Self, Errno> {
         // Before the distance is read: who sets it afterwards finds the thread.
         task.waits_on_realtime
-            .store(base == ClockBase::Realtime, Ordering::SeqCst);
+            .store(base != ClockBase::Monotonic, Ordering::SeqCst);
         let mut until = Self {
             deadline: Deadline::PASSED,
             task,
@@ -87,12 +91,36 @@ impl Drop for AbsoluteDeadline<'_> {
 /// # Errors
 /// `EINVAL` if it is no time.
 pub(crate) fn monotonic_of(time: TimeSpec, base: ClockBase) -> Result<u64, Errno> {
-    let ns = time.to_ns()?;
-    let behind = match base {
+    Ok(time.to_ns()?.saturating_sub(ahead_of_monotonic(base)))
+}
+
+/// Nanoseconds by which one of the clocks is ahead of the monotonic one now.
+pub(crate) fn ahead_of_monotonic(base: ClockBase) -> u64 {
+    match base {
         ClockBase::Realtime => timer::wall_base_ns(),
+        ClockBase::Tai => timer::wall_base_ns().saturating_add(tai_ns()),
         ClockBase::Monotonic => 0,
-    };
-    Ok(ns.saturating_sub(behind))
+    }
+}
+
+/// Nanoseconds by which the clock without leap seconds is ahead of the wall clock.
+pub(crate) fn tai_ns() -> u64 {
+    u64::from(tai_seconds()) * NS_PER_SEC
+}
+
+/// Seconds by which it is.
+pub(crate) fn tai_seconds() -> u32 {
+    TAI_SECONDS.load(Ordering::SeqCst)
+}
+
+/// Sets the seconds by which the clock without leap seconds is ahead of the wall clock.
+pub(crate) fn set_tai(seconds: u32) {
+    let _still = lock_wall_clock();
+    let before = TAI_SECONDS.swap(seconds, Ordering::SeqCst);
+    vdso::update_data_page();
+    let forward = i64::from(seconds) - i64::from(before);
+    clock_was_set(&[ClockBase::Tai], forward * NS_PER_SEC.cast_signed());
+    wake_waiters();
 }
 
 /// Sets the wall clock to a time.
@@ -107,7 +135,16 @@ fn set(_still: &WallClockGuard, ns: u64) -> Result<(), Errno> {
     let before = timer::wall_base_ns();
     timer::set_wall_base(base);
     vdso::update_data_page();
-    clock_was_set(base.wrapping_sub(before).cast_signed());
+    clock_was_set(
+        &[ClockBase::Realtime, ClockBase::Tai],
+        base.wrapping_sub(before).cast_signed(),
+    );
+    wake_waiters();
+    Ok(())
+}
+
+/// Has the threads that wait for a time of the wall clock look again when that will be.
+fn wake_waiters() {
     for process in process_table::processes_where(|_, _| true) {
         for task in process.tasks() {
             if task.waits_on_realtime.load(Ordering::SeqCst) {
@@ -115,11 +152,10 @@ fn set(_still: &WallClockGuard, ns: u64) -> Result<(), Errno> {
             }
         }
     }
-    Ok(())
 }
 
 /// Whether the caller may set the clock.
-fn check_sys_time(task: &Task) -> Result<(), Errno> {
+pub(super) fn check_sys_time(task: &Task) -> Result<(), Errno> {
     if task.cred().capable(sys::CAP_SYS_TIME) {
         Ok(())
     } else {
