@@ -27,6 +27,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("options-patience-with-the-peer", patience),
     ("options-sources-of-groups", sources),
     ("options-who-of-those-that-share", chooser),
+    ("options-who-of-those-by-processor", chooser_by_processor),
 ];
 
 const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -596,43 +597,37 @@ fn sources() -> Result<()> {
     Ok(())
 }
 
-fn chooser() -> Result<()> {
-    let first = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
-    set(&first, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
-    crate::inet_sockets::with_v4(&first, LOCAL, 0, libc::bind)?;
-    let port = crate::inet_sockets::port_of(&first)?;
-    let mut all: Vec<OwnedFd> = vec![first];
-    for _ in 0..2 {
+/// UDP sockets that share a port, and that.
+fn sharing(count: usize) -> Result<(Vec<OwnedFd>, u16)> {
+    let mut all = Vec::new();
+    let mut port = 0;
+    for _ in 0..count {
         let next = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
         set(&next, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
         crate::inet_sockets::with_v4(&next, LOCAL, port, libc::bind)?;
+        port = crate::inet_sockets::port_of(&next)?;
         all.push(next);
     }
-    // The first byte of the datagram.
-    let code = [
-        libc::sock_filter {
-            code: 0x30,
-            jt: 0,
-            jf: 0,
-            k: 0,
-        },
-        libc::sock_filter {
-            code: 0x16,
-            jt: 0,
-            jf: 0,
-            k: 0,
-        },
-    ];
+    Ok((all, port))
+}
+
+/// Has a socket's group chosen by what an instruction loads.
+fn choose_by(fd: &OwnedFd, load: u16, k: u32) -> Result<()> {
+    const RETURN_A: u16 = 0x16;
+    let [jt, jf] = [0, 0];
+    let code = [(load, k), (RETURN_A, 0)].map(|(code, k)| libc::sock_filter { code, jt, jf, k });
     let program = libc::sock_fprog {
         len: 2,
         filter: code.as_ptr().cast_mut(),
     };
-    set(
-        &all[1],
-        libc::SOL_SOCKET,
-        SO_ATTACH_REUSEPORT_CBPF,
-        &program,
-    )?;
+    set(fd, libc::SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program)?;
+    Ok(())
+}
+
+/// By the first byte of the datagram.
+fn chooser() -> Result<()> {
+    let (all, port) = sharing(3)?;
+    choose_by(&all[1], 0x30, 0)?;
     let from = UdpSocket::bind((LOCAL, 0))?;
     for round in 0..6u8 {
         from.send_to(&[round % 3, round], (LOCAL, port))?;
@@ -644,6 +639,32 @@ fn chooser() -> Result<()> {
             &buf[..n],
             round % 3
         );
+    }
+    Ok(())
+}
+
+/// By the processor that delivers the datagram, which over the loop is the sender's.
+fn chooser_by_processor() -> Result<()> {
+    const CPU: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_CPU) as u32;
+    // SAFETY: the set is valid, and as long as the calls are told.
+    unsafe {
+        let mut before: libc::cpu_set_t = std::mem::zeroed();
+        let length = size_of_val(&before);
+        checked(libc::sched_getaffinity(0, length, &raw mut before))?;
+        let last = (0..64).rfind(|&cpu| libc::CPU_ISSET(cpu, &before));
+        let (all, port) = sharing(1 + last.context("there is no processor")?)?;
+        choose_by(&all[0], 0x20, CPU)?;
+        let from = UdpSocket::bind((LOCAL, 0))?;
+        for cpu in (0..all.len()).filter(|&cpu| libc::CPU_ISSET(cpu, &before)) {
+            let mut one: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu, &mut one);
+            checked(libc::sched_setaffinity(0, length, &raw const one))?;
+            from.send_to(&[cpu as u8], (LOCAL, port))?;
+            let mut buf = [0; 4];
+            let n = recv(&all[cpu], &mut buf, libc::MSG_DONTWAIT)?;
+            ensure!(buf[..n] == [cpu as u8], "{:?} at {cpu}", &buf[..n]);
+        }
+        checked(libc::sched_setaffinity(0, length, &raw const before))?;
     }
     Ok(())
 }

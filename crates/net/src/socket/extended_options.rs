@@ -350,7 +350,7 @@ impl SocketOptions {
     /// something that chooses and it does.
     pub(crate) fn select_reuseport(&self, data: &[u8], count: usize) -> Option<usize> {
         let chooser = self.extended.lock().as_ref()?.reuseport_program.clone()?;
-        let chosen = chooser.run(&(&[][..], data)) as usize;
+        let chosen = chooser.run(&IncomingMessage(&[], data)) as usize;
         (chosen < count).then_some(chosen)
     }
 
@@ -460,11 +460,39 @@ impl SocketOptions {
         let Some(filter) = self.filter() else {
             return Some(whole);
         };
-        match filter.run(&(header, rest)) as usize {
+        match filter.run(&IncomingMessage(header, rest)) as usize {
             0 => None,
             length => Some(length.clamp(header.len(), whole.max(header.len()))),
         }
     }
+}
+
+/// A message as filters see it: a header, what follows, and the processor that delivers it.
+struct IncomingMessage<'a>(&'a [u8], &'a [u8]);
+
+impl bpf::Data for IncomingMessage<'_> {
+    fn length(&self) -> u32 {
+        (self.0, self.1).length()
+    }
+
+    fn load(&self, at: u32, size: u32) -> Option<u32> {
+        (self.0, self.1).load(at, size)
+    }
+
+    fn beside(&self, number: u32) -> u32 {
+        match number {
+            FACT_CPU => this_cpu(),
+            _ => 0,
+        }
+    }
+}
+
+/// Number of the processor as a fact about a packet (`SKF_AD_CPU`).
+pub(crate) const FACT_CPU: u32 = 36;
+
+/// The processor of the caller.
+pub(crate) fn this_cpu() -> u32 {
+    task::current().cpu().0
 }
 
 fn encode_timespec(seconds: i64, fraction: u32) -> Vec<u8> {
