@@ -332,15 +332,15 @@ impl Path {
     /// A path for an inode that has no name in any tree.
     #[must_use]
     pub fn pseudo(inode: Arc<dyn Inode>, name: &str) -> Self {
-        Self::pseudo_in(crate::mount::anonymous(), inode, name)
+        Self::pseudo_in(crate::mount::anonymous(), inode, name.as_bytes())
     }
 
     /// Path of an inode without a name, as [`Self::pseudo`], in a mount that is in no tree.
     #[must_use]
-    pub fn pseudo_in(mount: Arc<Mount>, inode: Arc<dyn Inode>, name: &str) -> Self {
+    pub fn pseudo_in(mount: Arc<Mount>, inode: Arc<dyn Inode>, name: &[u8]) -> Self {
         Self {
             mount,
-            dentry: Dentry::new(inode, None, name.as_bytes()),
+            dentry: Dentry::new(inode, None, name),
         }
     }
 

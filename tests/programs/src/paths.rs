@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
@@ -116,6 +116,26 @@ fn name_a_file_later() -> Result<()> {
     ensure!(
         fs::read_dir(&scratch.0)?.next().is_none(),
         "the file has a name already"
+    );
+    // It is shown by its number, as descriptor and as mapping.
+    let shown = format!(
+        "{}/#{} (deleted)",
+        fs::canonicalize(&scratch.0)?.display(),
+        file.metadata()?.ino()
+    );
+    let link = fs::read_link(format!("/proc/self/fd/{fd}"))?;
+    ensure!(link == Path::new(&shown), "{link:?} instead of {shown}");
+    // SAFETY: a new mapping, which nothing else uses.
+    let page = unsafe {
+        let kind = libc::MAP_SHARED;
+        libc::mmap(std::ptr::null_mut(), 8, libc::PROT_READ, kind, fd, 0)
+    };
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let of_page = format!("{:x}-", page.addr());
+    let line = maps.lines().find(|line| line.starts_with(&of_page));
+    ensure!(
+        line.is_some_and(|line| line.ends_with(&shown)),
+        "{line:?} instead of {shown}"
     );
     let (old, new) = (c(format!("/proc/self/fd/{fd}")), c(scratch.path("name")));
     // SAFETY: both names end in NUL.
