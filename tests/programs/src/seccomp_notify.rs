@@ -14,9 +14,11 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("seccomp-notify-give-descriptors", gives_descriptors),
     ("seccomp-notify-come-and-go", come_and_go),
     ("seccomp-notify-restarts-and-sizes", restarts_and_sizes),
+    ("seccomp-notify-is-not-interrupted", is_not_interrupted),
 ];
 
 const NEW_LISTENER: u32 = 8;
+const WAIT_KILLABLE: u32 = 32;
 const USER_NOTIF: u32 = 0x7fc0_0000;
 const RECEIVE: u64 = 0xc050_2100;
 const SEND: u64 = 0xc018_2101;
@@ -106,13 +108,22 @@ fn with_listener<R: Send>(
     calls: impl FnOnce() -> R + Send,
     listen: impl FnOnce(i32) -> Result<()>,
 ) -> Result<R> {
+    with_listener_of(NEW_LISTENER, calls, listen)
+}
+
+/// The same with a filter that has these flags.
+fn with_listener_of<R: Send>(
+    flags: u32,
+    calls: impl FnOnce() -> R + Send,
+    listen: impl FnOnce(i32) -> Result<()>,
+) -> Result<R> {
     let (listener, number) = (AtomicI32::new(0), AtomicI32::new(0));
     thread::scope(|scope| {
         let thread = scope.spawn(|| -> Result<R> {
             no_new_privileges()?;
             // SAFETY: the call takes nothing.
             number.store(unsafe { libc::gettid() }, Ordering::SeqCst);
-            let fd = install(NEW_LISTENER).inspect_err(|_| listener.store(-1, Ordering::SeqCst))?;
+            let fd = install(flags).inspect_err(|_| listener.store(-1, Ordering::SeqCst))?;
             listener.store(fd, Ordering::SeqCst);
             Ok(calls())
         });
@@ -430,4 +441,55 @@ fn restarts_and_sizes() -> Result<()> {
         },
     )?;
     refused(result, RESTART, "an answer that restarts")
+}
+
+static HANDLED: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn count_signal(_: i32) {
+    HANDLED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// A call that was told of, of a filter that asks for that, waits on when a signal comes, and is
+/// shown as such; the signal is handled when it is over.
+fn is_not_interrupted() -> Result<()> {
+    // SAFETY: the handler counts; there is no flag that begins calls again.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = count_signal as *const () as usize;
+        checked(libc::sigaction(
+            libc::SIGUSR1,
+            &raw const action,
+            std::ptr::null_mut(),
+        ))?;
+    }
+    let calls = || call(1);
+    let result = with_listener_of(NEW_LISTENER | WAIT_KILLABLE, calls, |fd| {
+        let told = receive(fd)?;
+        let wait_for = |letter: char| -> Result<()> {
+            let stat = format!("/proc/self/task/{}/stat", told.tid);
+            while !std::fs::read_to_string(&stat)?.contains(&format!(") {letter} ")) {
+                thread::yield_now();
+            }
+            Ok(())
+        };
+        wait_for('S')?;
+        // SAFETY: the call takes numbers.
+        checked(unsafe {
+            libc::syscall(libc::SYS_tgkill, libc::getpid(), told.tid, libc::SIGUSR1) as i32
+        })?;
+        wait_for('D')?;
+        let handled = HANDLED.load(Ordering::SeqCst);
+        ensure!(handled == 0, "the handler ran while the call waited");
+        let mut answer = Response {
+            id: told.id,
+            value: 4321,
+            ..Response::default()
+        };
+        ioctl(fd, SEND, &mut answer)?;
+        Ok(())
+    })?;
+    ensure!(matches!(result, Ok(4321)), "{result:?}");
+    let handled = HANDLED.load(Ordering::SeqCst);
+    ensure!(handled == 1, "the handler ran {handled} times");
+    Ok(())
 }

@@ -158,6 +158,8 @@ pub struct Task {
     pub(crate) restart_block: Mutex<Option<RestartBlock>>,
     /// Whether the thread is in a call that ends at a time of the wall clock.
     pub(crate) waits_on_realtime: AtomicBool,
+    /// Whether the thread waits for what only its end interrupts any more.
+    pub(crate) waits_killable: AtomicBool,
     /// Registration of `rseq(2)`.
     pub(crate) rseq: Mutex<Registration>,
     /// Page faults of its program.
@@ -249,6 +251,7 @@ impl Task {
             vfork_done: Mutex::new(None),
             restart_block: Mutex::new(None),
             waits_on_realtime: AtomicBool::new(false),
+            waits_killable: AtomicBool::new(false),
             rseq: Mutex::default(),
             faults: AtomicU64::new(0),
             prev_cputime: Mutex::default(),

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 
 use fallible::Pieces;
 use uapi::pid::{Pid, Tid};
@@ -129,7 +130,11 @@ impl Process {
                     .started_thread()
                     .is_some_and(|thread| thread.is_sleeping()) =>
             {
-                'S'
+                if task.waits_killable.load(Ordering::Relaxed) {
+                    'D'
+                } else {
+                    'S'
+                }
             }
             Some(_) => 'R',
         }

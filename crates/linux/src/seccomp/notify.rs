@@ -143,8 +143,10 @@ impl Listener {
             }
             // An ordinary signal: it is looked at when the call is over.
             task.thread().clear_signal_pending();
+            task.waits_killable.store(true, Ordering::Relaxed);
             postponed = true;
         };
+        task.waits_killable.store(false, Ordering::Relaxed);
         if postponed {
             task.signal_wake_up();
         }
