@@ -231,17 +231,14 @@ impl AddressSpace {
             if zero_page::is_zero_page(page) {
                 return;
             }
+            let object = area.mapped.is_some();
+            let dirty = noted.dirty;
+            let anonymous = !object || (!area.is_shared() && dirty);
             // The caller's reference; the file keeps one, and what is written to privately is no
             // file's any more.
-            let object = area.mapped.is_some();
-            let mappings = page
-                .refs()
-                .saturating_sub(1 + u32::from(object && area.is_shared()))
-                .max(1) as usize;
-            let dirty = noted.dirty;
+            let mappings = page.refs().saturating_sub(1 + u32::from(!anonymous)).max(1) as usize;
             sum.resident += PAGE_SIZE;
             let share = PAGE_SIZE / mappings;
-            let anonymous = !object || (!area.is_shared() && dirty);
             let is_file = |source: &MappedObject| source.object.is_file();
             sum.pss += share;
             sum.pss_dirty += share * usize::from(dirty);

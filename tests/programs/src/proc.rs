@@ -27,6 +27,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("proc-small-files", small_files),
     ("proc-low-layout", low_layout),
     ("proc-sum-of-areas", sum_of_areas),
+    (
+        "proc-pages-of-files-have-their-owner",
+        pages_of_files_have_their_owner,
+    ),
 ];
 
 const PAGE: usize = 4096;
@@ -577,4 +581,37 @@ fn sum_of_areas() -> Result<()> {
         libc::waitpid(child, &mut status, 0);
     }
     seen
+}
+
+/// Pages of a file that one process has mapped, privately and not written to, are all its own: that
+/// the file has them too does not count.
+fn pages_of_files_have_their_owner() -> Result<()> {
+    const LENGTH: usize = 4 * PAGE;
+    let file = crate::calls::Fd::new(call!(SYS_memfd_create, c"own".as_ptr(), 0), "memfd_create")?;
+    let bytes = [1u8; LENGTH];
+    is(
+        call!(SYS_write, file.0, bytes.as_ptr(), LENGTH),
+        LENGTH as i64,
+        "write",
+    )?;
+    let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
+    let place = call!(SYS_mmap, 0, LENGTH, read, private, file.0, 0);
+    ensure!(place > 0, "mmap: {place}");
+    for page in 0..4 {
+        // SAFETY: within the mapping, which lasts.
+        unsafe { ptr::read_volatile((place as usize + page * PAGE) as *const u8) };
+    }
+    let all = fs::read_to_string("/proc/self/smaps")?;
+    let begin = all
+        .find(&format!("{place:x}-"))
+        .context("it is not mapped")?;
+    let area = &all[begin..];
+    let own = field_of(area, "Private_Clean")? + field_of(area, "Private_Dirty")?;
+    let [resident, share, clean, dirty] = ["Rss", "Pss", "Shared_Clean", "Shared_Dirty"]
+        .map(|name| field_of(area, name).unwrap_or(usize::MAX));
+    ensure!(
+        (resident, share, own, clean, dirty) == (16, 16, 16, 0, 0),
+        "{resident} KiB, {share} of it its share, {own} its own, {clean} and {dirty} shared"
+    );
+    is(call!(SYS_munmap, place, LENGTH), 0, "munmap")
 }
