@@ -11,6 +11,7 @@ extern crate alloc;
 
 use guard::Authority;
 
+mod beside;
 mod proc_skerry;
 mod root;
 mod start;

@@ -16,6 +16,7 @@ use guard::faults::{self, Fault};
 use guard::irq::MACHINE_CHECK;
 use guard::isolation::Part;
 use guard::machine_check;
+use link::ExecFault;
 use task::{Event, Mutex, Once};
 
 use crate::trace;
@@ -82,7 +83,12 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
     if !guard::role::is_supervisor() {
         let write = |text: &[u8]| {
             let name = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
-            let fault = Fault::from_name(name.trim()).ok_or(Errno::EINVAL)?;
+            let name = name.trim();
+            if let Some(fault) = ExecFault::from_name(name) {
+                fault.inject();
+                return Ok(());
+            }
+            let fault = Fault::from_name(name).ok_or(Errno::EINVAL)?;
             faults::inject(fault_token()?, fault);
             Ok(())
         };

@@ -13,6 +13,7 @@ use guard::{Authority, BootToken, partition, role};
 use linux::{Hooks, InitProgram};
 use task::Group;
 
+use crate::beside;
 use crate::proc_skerry;
 
 /// The first program (process 1) with its standard streams.
@@ -132,7 +133,7 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
     }
 }
 
-fn open_file(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
+pub(crate) fn open_file(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
     fs::ops::open(
         &context.lookup_context(&Cred::root()),
         name,
@@ -167,6 +168,7 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
             let threads = linux::process::process_table::thread_count();
             (threads as u32, linux::system::sysinfo::used_bytes())
         },
+        exec: beside::run,
     };
     let listening = link::start(&token, hooks);
     if listening.is_err() {
@@ -191,7 +193,9 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
 }
 
 /// Looks for the program's file in `PATH`, as a shell does.
-fn search_path(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn search_path(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
+    /// Linux's `PATH_MAX`: a longer name is that of no file.
+    const MAX: usize = 4096;
     if name.contains(&b'/') {
         return name.to_vec();
     }
@@ -207,6 +211,7 @@ fn search_path(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
     };
     let found = path
         .split(|byte| *byte == b':')
+        .filter(|dir| dir.len() + name.len() < MAX)
         .map(|dir| [dir, b"/", name].concat())
         .find(|file| exists(file));
     found.unwrap_or_else(|| name.to_vec())

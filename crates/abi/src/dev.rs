@@ -83,6 +83,12 @@ calls! {
     PAUSE = 19, Target;
     /// Has the CPUs of a paused instance go on.
     UNPAUSE = 20, Target;
+    /// Asks a running instance for a program beside its first one. The result is a new descriptor
+    /// (close-on-exec) from which an [`ExecState`] is read each time that it has changed, until the
+    /// program has ended; an [`ExecSignal`] that is written to it is delivered to the program.
+    /// When it is closed, the program is hung up, unless it is detached. If the call fails,
+    /// `reason` says more.
+    EXEC = 21, Exec;
 }
 
 /// `state`: it has CPUs and memory.
@@ -139,6 +145,59 @@ pub const fn health_name(health: u32) -> &'static str {
 
 /// Bytes of a label.
 pub const LABEL_BYTES: usize = 64;
+
+/// `flags` of [`Exec`]: the program has no streams, and runs on when the descriptor is closed.
+pub const EXEC_DETACHED: u32 = 1;
+
+/// See [`EXEC`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Exec {
+    /// The instance.
+    pub id: u32,
+    /// `EXEC_*`.
+    pub flags: u32,
+    /// Address of the request, as a boot blob ([`crate::boot`]): the variables are those it has
+    /// beside the first program's; without a working directory it has that one's.
+    pub ptr: u64,
+    /// Bytes of the request.
+    pub len: u64,
+    /// User of the program.
+    pub user: u32,
+    /// Group of the program.
+    pub group: u32,
+    /// Result: the program's number in its instance, for [`ATTACH`].
+    pub number: u32,
+    /// `REASON_*` of a failure.
+    pub reason: u32,
+}
+
+/// `state` of [`ExecState`]: the program runs.
+pub const EXEC_STARTED: u32 = 1;
+/// `state`: it cannot be run; `value` is an error of `execve(2)`.
+pub const EXEC_REFUSED: u32 = 2;
+/// `state`: it has ended; `value` is its status as shells show it.
+pub const EXEC_ENDED: u32 = 3;
+
+/// State of a program that was asked for by [`EXEC`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct ExecState {
+    /// `EXEC_STARTED` and so on.
+    pub state: u32,
+    /// Depends on the state.
+    pub value: u32,
+}
+
+/// A signal for a program that was asked for by [`EXEC`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ExecSignal {
+    /// Number of the signal.
+    pub signal: u32,
+}
 
 /// See [`INFO`]. Memory in bytes.
 #[derive(
@@ -209,6 +268,12 @@ pub const REASON_LIMIT: u32 = 8;
 pub const REASON_PENDING: u32 = 9;
 /// `reason` of a failed [`RESIZE`]: it is paused.
 pub const REASON_PAUSED: u32 = 10;
+/// A CPU of the instance hangs.
+pub const REASON_HUNG: u32 = 11;
+/// As many programs are at work in it as may be beside its first one.
+pub const REASON_EXECS: u32 = 12;
+/// Its first program has not begun.
+pub const REASON_BOOTING: u32 = 13;
 
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;
@@ -385,8 +450,9 @@ pub struct Attach {
     pub stream: u32,
     /// `ATTACH_*`.
     pub flags: u32,
-    /// Unused; zero.
-    pub reserved: u32,
+    /// Number of a program of [`EXEC`], whose stream it is; 0: the first program's. The streams of
+    /// others are not kept: what is read is gone, and `flags` are 0.
+    pub exec: u32,
 }
 
 /// `flags` of [`Wait`]: until its program has begun, or it has ended before that.

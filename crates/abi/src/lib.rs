@@ -19,6 +19,7 @@ pub mod boot;
 pub mod descriptor;
 pub mod dev;
 pub mod errno;
+pub mod exec;
 pub mod layout;
 pub mod live;
 pub mod msg;

@@ -15,6 +15,9 @@ pub const SHUTDOWN: u32 = 2;
 pub const WINSIZE: u32 = 3;
 /// To the instance: no more standard input will come.
 pub const STDIN_EOF: u32 = 4;
+/// To the instance: deliver signal `args[1]` to the program of number `args[0]` that it was asked
+/// for ([`crate::exec`]).
+pub const EXEC_SIGNAL: u32 = 5;
 
 /// From the instance: its first program ended (see the status words).
 pub const EXITED: u32 = 0x101;

@@ -1,7 +1,8 @@
 //! The instance window: memory of the supervisor's that it shares with one instance.
 //!
 //! It holds status words, the halt word, six rings, the frames that hardware has lost, a heartbeat
-//! and counters for each CPU, and what the instance tells of itself when it is asked. All of it is
+//! and counters for each CPU, what the instance tells of itself when it is asked, and places for
+//! programs that are run beside its first one ([`crate::exec`]). All of it is
 //! atomics: a dying or hostile instance may write anything at any time, and reading it stays
 //! defined. Neither side believes an index or a length in it; `ring` masks and validates. Positions
 //! and sizes are constants of this file, never values read from the window.
@@ -10,12 +11,13 @@ use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::descriptor::MAX_CPUS;
+use crate::exec::{EXECS, ExecPlace};
 pub use crate::usage::{CpuTimes, CpuUsage};
 
 /// `"SKERRYWN"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SKERRYWN");
 /// Version of the layout below.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Bytes of a standard stream's ring.
 pub const STREAM_BYTES: usize = 64 << 10;
@@ -236,6 +238,16 @@ pub struct RingHeader {
 }
 
 impl RingHeader {
+    /// Makes it that of an empty ring. By the supervisor, when the instance does not use it.
+    pub fn reset(&self) {
+        for word in [&self.written, &self.read] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.closed, &self.waiting] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// An empty ring.
     #[must_use]
     pub const fn new() -> Self {
@@ -315,6 +327,8 @@ pub struct Window {
     pub heartbeats: [Heartbeat; MAX_CPUS],
     /// Counters of the instance's CPUs, likewise.
     pub usage: [CpuUsage; MAX_CPUS],
+    /// Places for programs that are run beside the first one.
+    pub execs: [ExecPlace; EXECS],
 }
 
 const _: () = {
@@ -334,7 +348,8 @@ const _: () = {
     assert!(size_of::<Heartbeat>() == 64);
     assert!(offset_of!(Window, heartbeats) == 0x4_3000);
     assert!(offset_of!(Window, usage) == 0x4_7000 && size_of::<CpuUsage>() == 128);
-    assert!(size_of::<Window>() == 0x4_f000);
+    assert!(offset_of!(Window, execs) == 0x4_f000);
+    assert!(size_of::<Window>() == 0x7_b000);
 };
 
 impl Window {
@@ -454,6 +469,7 @@ mod tests {
             klog_area: area(KLOG_BYTES).try_into().expect("as many"),
             heartbeats: [const { Heartbeat::new() }; MAX_CPUS],
             usage: [const { CpuUsage::new() }; MAX_CPUS],
+            execs: [const { ExecPlace::new() }; EXECS],
         })
     }
 
@@ -470,7 +486,7 @@ mod tests {
         }
         window.magic.fetch_xor(1, Ordering::Relaxed);
         assert!(!window.is_valid());
-        assert_eq!(window.size.load(Ordering::Relaxed), 0x4_f000);
+        assert_eq!(window.size.load(Ordering::Relaxed), 0x7_b000);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod exec;
 mod streams;
 mod terminal;
 
@@ -18,6 +19,7 @@ use core::sync::atomic::Ordering;
 use abi::layout::PAGE_SIZE;
 use abi::msg;
 use abi::window::Window;
+pub use exec::{ExecFault, ExecProgram, ExecRequest, RunProgram};
 use fs::tty::{Tty, WinSize};
 use guard::BootToken;
 use guard::instance::{self, Adopters, Epoch};
@@ -37,6 +39,8 @@ pub struct ControlHandlers {
     pub cpus_changed: fn(),
     /// Number of threads of programs, and memory in use in bytes.
     pub usage: fn() -> (u32, u64),
+    /// Runs a program beside the first one.
+    pub exec: RunProgram,
 }
 
 static DOORBELL: Event = Event::new();
@@ -107,6 +111,7 @@ fn control_thread(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
         handle_messages(messages, hooks);
         answer_question(hooks);
         streams::notify_streams();
+        exec::look_at_places(hooks.exec);
         terminal::receive_input();
         DOORBELL.wait();
     }
@@ -130,6 +135,7 @@ fn handle_message(message: &abi::Message, hooks: &ControlHandlers) {
     match message.kind {
         msg::SIGNAL => (hooks.signal)(message.args[0] as u32),
         msg::SHUTDOWN => (hooks.shutdown)(),
+        msg::EXEC_SIGNAL => exec::signal(message.args[0] as u32, message.args[1] as u32),
         msg::WINSIZE => {
             if let Some(tty) = CONSOLE.get() {
                 let side = |value: u64| u16::try_from(value).unwrap_or(u16::MAX);

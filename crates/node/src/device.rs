@@ -9,9 +9,11 @@ use core::sync::atomic::AtomicU64;
 
 use abi::boot;
 use abi::dev::{
-    self, Attach, Create, Info, List, Load, Rename, Resize, Settle, Stats, Status, Target, Wait,
+    self, Attach, Create, Exec, Info, List, Load, Rename, Resize, Settle, Stats, Status, Target,
+    Wait,
 };
 use abi::errno::Errno;
+use abi::exec;
 use abi::live::{Answer, Verdict};
 use abi::msg::{self, Message};
 use fs::devfs::{self, CharDevice};
@@ -22,8 +24,10 @@ use guard::timer;
 use task::Deadline;
 
 use crate::events::EventReader;
+use crate::exec_files::{ExecHandle, ExecReader, ExecWriter};
 use crate::instance::{
-    Charge, Extent, Instance, OnHang, Outcome, Refusal, ResizeError, Wanted, supervisors_stats,
+    Charge, ExecError, Extent, Instance, OnHang, Outcome, Program, Refusal, ResizeError, Wanted,
+    supervisors_stats,
 };
 use crate::label::Label;
 use crate::stream_files::{StdinWriter, StreamReader};
@@ -95,6 +99,7 @@ impl FileOps for SkerryFile {
             dev::PAUSE => find(read_target(request)?.id)?.pause().map(|()| 0),
             dev::UNPAUSE => find(read_target(request)?.id)?.unpause().map(|()| 0),
             dev::RENAME => rename(request),
+            dev::EXEC => exec(request),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -371,6 +376,15 @@ fn attach(request: &IoctlRequest<'_>) -> Result<usize> {
     let call: Attach = request.read()?;
     let instance = find(call.id)?.instance.clone();
     let (ops, flags): (Arc<dyn FileOps>, _) = match call.stream {
+        dev::STREAM_STDIN if call.exec != 0 => {
+            let writer = ExecWriter::new(instance, call.exec);
+            (Arc::new(writer), OpenFlags::WRONLY)
+        }
+        dev::STREAM_STDOUT | dev::STREAM_STDERR if call.exec != 0 => {
+            let reader = ExecReader::new(instance, call.exec, call.stream as usize);
+            (Arc::new(reader), OpenFlags::RDONLY)
+        }
+        _ if call.exec != 0 => return Err(Errno::EINVAL),
         dev::STREAM_STDIN => (Arc::new(StdinWriter::new(instance)), OpenFlags::WRONLY),
         dev::STREAM_STDOUT | dev::STREAM_STDERR | dev::STREAM_KLOG => (
             Arc::new(StreamReader::new(
@@ -384,6 +398,45 @@ fn attach(request: &IoctlRequest<'_>) -> Result<usize> {
     };
     let stream = File::anonymous_fifo("skerry-stream", ops, flags);
     request.caller.install(stream, OpenFlags::CLOEXEC)
+}
+
+fn exec(request: &IoctlRequest<'_>) -> Result<usize> {
+    let mut call: Exec = request.read()?;
+    if call.flags & !dev::EXEC_DETACHED != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if call.len > exec::REQUEST_BYTES as u64 {
+        return Err(Errno::E2BIG);
+    }
+    let mut bytes = fallible::zeroed(call.len as usize)?;
+    request.caller.read_bytes(call.ptr as usize, &mut bytes)?;
+    boot::Boot::parse(&bytes).map_err(|_| Errno::EINVAL)?;
+    let instance = find(call.id)?;
+    let program = Program {
+        request: &bytes,
+        user: call.user,
+        group: call.group,
+        detached: call.flags & dev::EXEC_DETACHED != 0,
+    };
+    let (reason, errno) = match instance.exec(&program) {
+        Ok(number) => {
+            // From here on it is hung up if something fails.
+            let handle = Arc::new(ExecHandle::new(instance.instance.clone(), number));
+            (call.number, call.reason) = (number, dev::REASON_NONE);
+            request.write(&call)?;
+            let file = File::anonymous_fifo("skerry-exec", handle, OpenFlags::RDWR);
+            return request.caller.install(file, OpenFlags::CLOEXEC);
+        }
+        Err(ExecError::NotRunning) => (dev::REASON_NONE, Errno::ESRCH),
+        Err(ExecError::TooLong) => (dev::REASON_NONE, Errno::E2BIG),
+        Err(ExecError::Booting) => (dev::REASON_BOOTING, Errno::EBUSY),
+        Err(ExecError::Paused) => (dev::REASON_PAUSED, Errno::EBUSY),
+        Err(ExecError::Hung) => (dev::REASON_HUNG, Errno::EBUSY),
+        Err(ExecError::Full) => (dev::REASON_EXECS, Errno::EBUSY),
+    };
+    call.reason = reason;
+    request.write(&call)?;
+    Err(errno)
 }
 
 fn events(request: &IoctlRequest<'_>) -> Result<usize> {

@@ -5,6 +5,7 @@
 //! changes: created → running → exited, panicked, halted or failed. The instance's own word (its
 //! window) starts an end; the record changes when CPUs and memory are back, or known to be lost.
 
+mod exec;
 mod pausing;
 mod resizing;
 mod usage;
@@ -19,6 +20,8 @@ use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use abi::msg::{self, Message};
 use abi::window::{KLOG_BYTES, STREAM_BYTES, State};
+use exec::Programs;
+pub(crate) use exec::{ExecError, Program};
 use fs::Result;
 use fs::poll::PollQueue;
 use guard::machine_check::BadPage;
@@ -67,6 +70,9 @@ pub(crate) struct Instance {
     pub(crate) input_changed: PollQueue,
     /// Notified when the state changes.
     pub(crate) state_changed: PollQueue,
+    /// Notified when something of a program beside the first one may have changed: its state, or
+    /// its rings.
+    pub(crate) programs_changed: PollQueue,
     on_hang: OnHang,
     halt_wanted: AtomicBool,
     /// Somebody waits for the end.
@@ -92,6 +98,8 @@ struct InstanceState {
     reclaimer: Option<Arc<Thread>>,
     resizing: Resizing,
     account: Account,
+    /// Programs beside the first one.
+    programs: Programs,
 }
 
 /// Outcome of draining the rings of all outputs.
@@ -167,10 +175,12 @@ impl Instance {
                     refused: [None; 4],
                 },
                 account: Account::default(),
+                programs: Programs::default(),
             }),
             output_changed: Default::default(),
             input_changed: PollQueue::new(),
             state_changed: PollQueue::new(),
+            programs_changed: PollQueue::new(),
             on_hang,
             halt_wanted: AtomicBool::new(false),
             waited_for: AtomicBool::new(false),
@@ -506,6 +516,7 @@ impl Instance {
             }
         }
         self.input_changed.notify();
+        self.programs_changed.notify();
         drained.more
     }
 
@@ -687,6 +698,7 @@ impl Instance {
         self.output_changed.iter().for_each(PollQueue::notify);
         self.input_changed.notify();
         self.state_changed.notify();
+        self.programs_changed.notify();
     }
 
     /// Gives everything back of an instance that is not running; `EBUSY` if it is.

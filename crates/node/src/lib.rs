@@ -15,6 +15,7 @@
 //! | `stream_log` | a stream's last bytes, and its readers |
 //! | `device` | `/dev/skerry` |
 //! | `stream_files` | streams as files |
+//! | `exec_files` | programs beside the first one as files |
 //! | `events` | the list of what has happened to instances |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ extern crate alloc;
 mod brief;
 mod device;
 mod events;
+mod exec_files;
 mod instance;
 mod label;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::exec::parse_user;
 use crate::instances::OnHang;
 use crate::metrics;
 use crate::pages::Shell;
@@ -116,6 +117,15 @@ pub(crate) enum Command {
     Stats(Stats),
     /// Connect to the program of a running instance
     Attach(Attach),
+    /// Run a program beside the first one of a running instance
+    ///
+    /// As `docker exec`: standard output and error stay apart, and the exit status is the program's
+    /// (126 and 127: it could not be executed, was not found). Other than there, signals are passed
+    /// on to the program; when this tool ends before it, as after the third interrupt, the program
+    /// is told by SIGHUP, and what it writes then leads nowhere; users are numbers; there is no
+    /// terminal (`run -t` has one). An instance has at most four such programs at a time, those of
+    /// `--detach` not counted.
+    Exec(Exec),
     /// Show the machine's CPUs and memory, and who has them
     Resources(Json),
     /// Look for what is wrong with the machine, and say what would help
@@ -470,6 +480,41 @@ pub(crate) struct Attach {
     pub(crate) terminal: bool,
     /// The instance
     pub(crate) name: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Exec {
+    /// Pass standard input on
+    #[arg(short = 'i', long)]
+    pub(crate) interactive: bool,
+    /// Do not wait for the program: its streams lead nowhere
+    #[arg(short = 'd', long)]
+    pub(crate) detach: bool,
+    /// Set a variable, or pass it on (may be given several times)
+    #[arg(short = 'e', long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
+    /// Working directory [default: the first program's]
+    #[arg(short = 'w', long = "workdir", value_name = "DIR")]
+    pub(crate) directory: Option<String>,
+    /// User, and group
+    #[arg(
+        short = 'u',
+        long,
+        value_name = "UID[:GID]",
+        default_value = "0:0",
+        value_parser = parse_user
+    )]
+    pub(crate) user: (u32, u32),
+    /// The instance
+    pub(crate) name: String,
+    /// The program, looked for in PATH, and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROG"
+    )]
+    pub(crate) command: Vec<String>,
 }
 
 #[derive(Args, Debug)]

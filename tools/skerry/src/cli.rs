@@ -10,9 +10,9 @@ use abi::dev;
 use clap::Parser;
 
 use crate::arguments::{
-    AnyCommand, Apply, Attach, Cli, Command, Create, Diff, Events, Inspect, Json, Kill, List, Logs,
-    Metrics, Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename, Resize, Restart, Run,
-    Smt, Start, Stats, Stop, Top, Trace, Validate, What,
+    AnyCommand, Apply, Attach, Cli, Command, Create, Diff, Events, Exec, Inspect, Json, Kill, List,
+    Logs, Metrics, Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename, Resize, Restart,
+    Run, Smt, Start, Stats, Stop, Top, Trace, Validate, What,
 };
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
@@ -23,8 +23,8 @@ use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
 use crate::state::Store;
 use crate::{
-    apply, doctor, events, logs, managed, metrics, monitor, pages, priority, resize, size, stats,
-    top, trace,
+    apply, doctor, events, exec, logs, managed, metrics, monitor, pages, priority, resize, size,
+    stats, top, trace,
 };
 
 /// Does what the process's command line says.
@@ -428,6 +428,26 @@ fn run_command(
                 },
                 Stdio { input, ..here },
             )
+        }
+        Command::Exec(Exec {
+            interactive,
+            detach,
+            env,
+            directory,
+            user,
+            name,
+            command,
+        }) => {
+            let options = exec::Options {
+                detach,
+                interactive,
+                env,
+                directory,
+                user,
+                command,
+            };
+            let status = instances::find(device, &name)?;
+            exec::exec(device, &status, &options, &mut { here })
         }
         Command::Resources(Json { json }) => {
             let info = device.info().context(|| "cannot look at the machine")?;

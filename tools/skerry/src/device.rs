@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use abi::dev::{self, Create, Info, Load, Resize, Settle, Stats, Status};
+use abi::dev::{self, Create, Exec, Info, Load, Resize, Settle, Stats, Status};
 
 /// Why an instance was not created. Nothing was changed.
 #[derive(Debug)]
@@ -148,6 +148,18 @@ pub trait Device {
     /// # Errors
     /// The call's.
     fn attach(&self, id: u32, stream: Stream, flags: u32) -> io::Result<OwnedFd>;
+
+    /// Asks a running instance for a program; returns the descriptor that tells of it.
+    ///
+    /// # Errors
+    /// The call's, with a reason in `call`.
+    fn exec(&self, call: &mut Exec, request: &[u8]) -> io::Result<OwnedFd>;
+
+    /// A descriptor for a stream of the program of this number in an instance.
+    ///
+    /// # Errors
+    /// The call's.
+    fn attach_exec(&self, id: u32, number: u32, stream: Stream) -> io::Result<OwnedFd>;
 
     /// A descriptor from which [`dev::Event`]s are read; `flags` are `dev::EVENTS_*`.
     ///

@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use abi::dev::{
-    self, Attach, Create, Events, Info, List, Load, Rename, Resize, Settle, Stats, Status, Target,
-    Wait,
+    self, Attach, Create, Events, Exec, Info, List, Load, Rename, Resize, Settle, Stats, Status,
+    Target, Wait,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -54,8 +54,8 @@ impl Kernel {
     ) -> io::Result<i32> {
         // SAFETY: the numbers of `abi::dev` carry the size of their structure, and the kernel reads
         // and writes that much; `T` is the structure of `number` at each place this is called from,
-        // and any bytes are a `T`. Those that hold addresses (`List`, `Load`) hold those of live
-        // buffers of the length they say.
+        // and any bytes are a `T`. Those that hold addresses (`List`, `Load`, `Exec`) hold those of
+        // live buffers of the length they say.
         let result = unsafe {
             libc::ioctl(
                 self.0.as_raw_fd(),
@@ -90,7 +90,7 @@ impl Kernel {
         }
     }
 
-    /// Makes a call whose result is a new descriptor: `ATTACH` or `EVENTS`.
+    /// Makes a call whose result is a new descriptor: `ATTACH`, `EVENTS` or `EXEC`.
     fn open_descriptor<T: FromBytes + IntoBytes + Immutable>(
         &self,
         number: u32,
@@ -173,7 +173,23 @@ impl Device for Kernel {
             id,
             stream: stream as u32,
             flags,
-            reserved: 0,
+            exec: 0,
+        };
+        self.open_descriptor(dev::ATTACH, &mut call)
+    }
+
+    fn exec(&self, call: &mut Exec, request: &[u8]) -> io::Result<OwnedFd> {
+        call.ptr = request.as_ptr().expose_provenance() as u64;
+        call.len = request.len() as u64;
+        self.open_descriptor(dev::EXEC, call)
+    }
+
+    fn attach_exec(&self, id: u32, number: u32, stream: Stream) -> io::Result<OwnedFd> {
+        let mut call = Attach {
+            id,
+            stream: stream as u32,
+            flags: 0,
+            exec: number,
         };
         self.open_descriptor(dev::ATTACH, &mut call)
     }

@@ -13,6 +13,7 @@
 //! | [`apply`] | `apply`, `diff`, `validate`: sets of instances |
 //! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
 //! | [`logs`], [`events`] | `logs`; `events` |
+//! | [`exec`] | `exec`: a program beside the first one |
 //! | [`show`] | tables and JSON |
 //! | [`doctor`] | `doctor`: what is wrong with the machine |
 //! | [`stats`] | `stats`: what instances use |
@@ -33,6 +34,7 @@ pub mod counters;
 pub mod device;
 pub mod doctor;
 pub mod events;
+pub mod exec;
 pub mod failure;
 pub mod instances;
 pub mod kernel;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use abi::boot::Boot;
-use abi::dev::{self, Create, Info, Resize, Settle, Stats, Status};
+use abi::dev::{self, Create, Exec, ExecState, Info, Resize, Settle, Stats, Status};
 use abi::live::{Answer, Refusal, Verdict};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zerocopy::IntoBytes;
@@ -146,6 +146,8 @@ struct State {
     records: Vec<Record>,
     next_id: u32,
     refuse_loads: bool,
+    /// Text that the last program of `exec` writes.
+    said: String,
 }
 
 /// See the module.
@@ -171,6 +173,7 @@ impl Mock {
                 records: Vec::new(),
                 next_id: 1,
                 refuse_loads: false,
+                said: String::new(),
             }),
         }
     }
@@ -374,6 +377,39 @@ impl Device for Mock {
             }
             Ok(())
         })?;
+        Ok(read)
+    }
+
+    fn exec(&self, call: &mut Exec, request: &[u8]) -> io::Result<OwnedFd> {
+        let boot = Boot::parse(request).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let words: Vec<&str> = (boot.arguments())
+            .map(|word| std::str::from_utf8(word).unwrap())
+            .collect();
+        if self.status(call.id)?.paused != dev::PAUSED_NO {
+            call.reason = dev::REASON_PAUSED;
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
+        let (state, value) = match words.as_slice() {
+            ["say", text, status] => {
+                self.state.borrow_mut().said = (*text).into();
+                (dev::EXEC_ENDED, status.parse().unwrap())
+            }
+            _ => (dev::EXEC_REFUSED, libc::ENOENT as u32),
+        };
+        call.number = 1;
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        File::from(write).write_all(ExecState { state, value }.as_bytes())?;
+        Ok(read)
+    }
+
+    fn attach_exec(&self, _: u32, _: u32, stream: Stream) -> io::Result<OwnedFd> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        if stream == Stream::Stdin {
+            return Ok(write);
+        }
+        if stream == Stream::Stdout {
+            File::from(write).write_all(self.state.borrow().said.as_bytes())?;
+        }
         Ok(read)
     }
 

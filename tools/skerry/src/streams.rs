@@ -275,6 +275,26 @@ fn copy_available(from: &mut File, to: &mut dyn Write) -> io::Result<bool> {
     }
 }
 
+/// Waits until `from` can be read, a signal has come, or `time` is over; true if it can be read.
+pub fn wait_readable(
+    from: impl AsFd,
+    signals: Option<&Signals>,
+    time: Duration,
+) -> io::Result<bool> {
+    let mut fds = vec![PollFd::new(&from, PollFlags::IN)];
+    fds.extend(signals.map(|signals| PollFd::new(&signals.pipe, PollFlags::IN)));
+    let time = Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    };
+    match poll(&mut fds, Some(&time)) {
+        // The pipe tells which signal.
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+        Ok(_) => Ok(!fds[0].revents().is_empty()),
+    }
+}
+
 /// Whether reading `from` would not block.
 pub fn is_ready(from: impl AsFd) -> io::Result<bool> {
     let mut fds = [PollFd::new(&from, PollFlags::IN)];

@@ -19,6 +19,7 @@ use crate::process::process_table::{self, TtyJobControl};
 use crate::process::send_signal;
 use crate::process::upcalls::{self, Upcalls};
 use crate::process_control::kernel_exec::{self, KernelProgram};
+use crate::state::credentials::Credentials;
 use crate::state::{rlimit, timer_queue};
 use crate::system::{klog, sysinfo};
 use crate::{procfs, socket};
@@ -105,6 +106,7 @@ pub fn spawn_init(
         fs: context,
         files: stdio.into(),
         limits: rlimit::default_limits(),
+        cred: Credentials::root(),
         name: "init".into(),
         logs_syscalls: guard::role::cmdline_has("trace"),
     })?;
@@ -131,13 +133,18 @@ pub fn spawn_init(
 
 /// Stops the machine or instance because process 1 has ended, with this wait status.
 fn on_init_exit(status: i32) {
-    let shown = if status & 0x7f == 0 {
+    let shown = shown_status(status);
+    if let Some(hooks) = HOOKS.get() {
+        (hooks.init_exited)(shown);
+    }
+}
+
+/// A wait status as shells show it.
+pub(crate) fn shown_status(status: i32) -> i32 {
+    if status & 0x7f == 0 {
         status >> 8 & 0xff
     } else {
         128 + (status & 0x7f)
-    };
-    if let Some(hooks) = HOOKS.get() {
-        (hooks.init_exited)(shown);
     }
 }
 

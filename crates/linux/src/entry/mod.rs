@@ -5,6 +5,7 @@
 pub(crate) mod dispatch;
 pub mod init;
 pub(crate) mod object_counts;
+pub mod outside;
 pub mod syscall_table;
 pub mod syscall_trace;
 pub(crate) mod taskstats;

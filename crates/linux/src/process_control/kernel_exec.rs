@@ -1,12 +1,12 @@
-//! Programs that the kernel starts itself, as root and without a parent: process 1, and those that
-//! take core dumps.
+//! Programs that the kernel starts itself, without a parent: process 1, those that take core dumps,
+//! and those that somebody outside asks for.
 
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
-use fs::{Cred, File, FsStruct, OpenFlags, ops};
+use fs::{File, FsStruct, OpenFlags, ops};
 use guard::fpu::UserFpu;
 use uapi::fd::Fd;
 use uapi::pid::Pid;
@@ -35,6 +35,7 @@ pub(crate) struct KernelProgram<'a> {
     /// Open files of the new process: its descriptors from 0 on.
     pub(crate) files: Vec<Arc<File>>,
     pub(crate) limits: Rlimits,
+    pub(crate) cred: Credentials,
     /// Name of the thread until the program runs.
     pub(crate) name: String,
     pub(crate) logs_syscalls: bool,
@@ -52,9 +53,9 @@ pub(crate) struct PreparedProcess {
 /// # Errors
 /// Those of `execve(2)`; `EAGAIN`, `ENOMEM`.
 pub(crate) fn prepare(program: KernelProgram<'_>) -> Result<PreparedProcess, Errno> {
-    let root_user = Cred::root();
+    let user = program.cred.fs_cred();
     let file = ops::open(
-        &program.fs.lookup_context(&root_user),
+        &program.fs.lookup_context(&user),
         program.path,
         OpenFlags::empty(),
         0,
@@ -64,7 +65,7 @@ pub(crate) fn prepare(program: KernelProgram<'_>) -> Result<PreparedProcess, Err
         files.install_at(fd, file, CloseOnExec::No)?;
     }
     let tid = process_table::allocate().ok_or(Errno::EAGAIN)?;
-    let cred = Arc::new(Credentials::root());
+    let cred = Arc::new(program.cred);
     // An empty space until the program is loaded.
     let space = AddressSpace::new(vm::USER_END).ok_or(Errno::ENOMEM)?;
     let process = Process::new(NewProcess {
@@ -159,6 +160,7 @@ pub(crate) fn run_helper(args: Vec<Vec<u8>>, stdin: Arc<File>) -> Result<Arc<Pro
         fs,
         files: alloc::vec![stdin],
         limits,
+        cred: Credentials::root(),
         name: "helper".into(),
         logs_syscalls: false,
     };

@@ -95,6 +95,17 @@ fn id_to_set(id: u32) -> Option<u32> {
 }
 
 impl Ids {
+    /// All four are this one.
+    #[must_use]
+    pub const fn all(id: u32) -> Self {
+        Self {
+            real: id,
+            effective: id,
+            saved: id,
+            fs: id,
+        }
+    }
+
     /// Whether one of the first three is this.
     #[must_use]
     pub fn has(&self, id: u32) -> bool {

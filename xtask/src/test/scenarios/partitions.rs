@@ -21,6 +21,7 @@ const LIFE: &str = include_str!("../../../../tests/cases/life.cases");
 const EXACT: &str = include_str!("../../../../tests/cases/exact.cases");
 const RESTART: &str = include_str!("../../../../tests/cases/restart.cases");
 const APPLY: &str = include_str!("../../../../tests/cases/apply.cases");
+const EXEC: &str = include_str!("../../../../tests/cases/exec.cases");
 const CHURN: &str = include_str!("../../../../tests/cases/churn.cases");
 const FAULTS: &str = include_str!("../../../../tests/cases/faults.cases");
 const ENDS: &str = include_str!("../../../../tests/cases/ends.cases");
@@ -99,6 +100,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     steps.extend(exact.into_iter().map(|step| step.limit(240)));
     steps.extend(resize::steps()?);
     steps.extend(pause::steps()?);
+    steps.extend(batch::steps(EXEC, &[])?);
     for cases in [RESTART, APPLY] {
         let more = batch::steps(cases, &[])?;
         steps.extend(more.into_iter().map(|step| step.limit(120)));
