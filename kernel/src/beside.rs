@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 
 use abi::boot::Boot;
 use abi::errno::Errno;
-use link::{ExecProgram, ExecRequest};
+use fs::File;
+use link::{ExecProgram, ExecRequest, ExecStdio};
 use linux::InitProgram;
 use linux::outside::{self, OutsideProgram};
 
@@ -40,12 +41,18 @@ pub(crate) fn run(request: &ExecRequest<'_>) -> Result<Arc<dyn ExecProgram>, Err
     }
     let context = outside::context()?;
     let path = search_path(&context, args.first().ok_or(Errno::EINVAL)?, &env);
+    let device = |path: &[u8]| -> Result<[Arc<File>; 3], Errno> {
+        let file = open_file(&context, path).ok_or(Errno::ENXIO)?;
+        Ok([file.clone(), file.clone(), file])
+    };
     let stdio = match &request.stdio {
-        Some(stdio) => stdio.clone(),
-        None => {
-            let null = open_file(&context, b"/dev/null").ok_or(Errno::ENODEV)?;
-            [null.clone(), null.clone(), null]
-        }
+        ExecStdio::Streams(files) => files.clone(),
+        ExecStdio::Terminal(tty) => device(&[&b"/dev/"[..], tty.name().as_bytes()].concat())?,
+        ExecStdio::Nowhere => device(b"/dev/null")?,
+    };
+    let terminal = match &request.stdio {
+        ExecStdio::Terminal(tty) => Some(tty.clone()),
+        _ => None,
     };
     let cwd = match request.boot.cwd {
         "" => first.cwd,
@@ -56,7 +63,7 @@ pub(crate) fn run(request: &ExecRequest<'_>) -> Result<Arc<dyn ExecProgram>, Err
         args,
         env,
         cwd: fallible::copy_of(cwd.as_bytes())?,
-        terminal: None,
+        terminal,
     };
     let user = (request.user, request.group);
     let running = outside::spawn_outside(program, context, stdio, user)?;

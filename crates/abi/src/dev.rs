@@ -85,7 +85,7 @@ calls! {
     UNPAUSE = 20, Target;
     /// Asks a running instance for a program beside its first one. The result is a new descriptor
     /// (close-on-exec) from which an [`ExecState`] is read each time that it has changed, until the
-    /// program has ended; an [`ExecSignal`] that is written to it is delivered to the program.
+    /// program has ended; an [`ExecControl`] that is written to it is for the program.
     /// When it is closed, the program is hung up, unless it is detached. If the call fails,
     /// `reason` says more.
     EXEC = 21, Exec;
@@ -158,7 +158,8 @@ pub struct Exec {
     /// `EXEC_*`.
     pub flags: u32,
     /// Address of the request, as a boot blob ([`crate::boot`]): the variables are those it has
-    /// beside the first program's; without a working directory it has that one's.
+    /// beside the first program's; without a working directory it has that one's. Its streams are
+    /// a terminal if the blob says so, unless it is detached.
     pub ptr: u64,
     /// Bytes of the request.
     pub len: u64,
@@ -170,6 +171,10 @@ pub struct Exec {
     pub number: u32,
     /// `REASON_*` of a failure.
     pub reason: u32,
+    /// Size that its terminal begins with: rows in the upper and columns in the lower half.
+    pub winsize: u32,
+    /// Unused; zero.
+    pub reserved: u32,
 }
 
 /// `state` of [`ExecState`]: the program runs.
@@ -191,12 +196,14 @@ pub struct ExecState {
     pub value: u32,
 }
 
-/// A signal for a program that was asked for by [`EXEC`].
+/// A signal for a program that was asked for by [`EXEC`], or the size of its terminal.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct ExecSignal {
-    /// Number of the signal.
+pub struct ExecControl {
+    /// Number of the signal; 0: the terminal has another size.
     pub signal: u32,
+    /// The size, as in [`Exec::winsize`]; of a signal 0.
+    pub winsize: u32,
 }
 
 /// See [`INFO`]. Memory in bytes.

@@ -36,7 +36,10 @@ pub struct ExecPlace {
     pub group: AtomicU32,
     /// Not 0: the program has no streams, and nobody waits for its end. Written by the supervisor.
     pub detached: AtomicU32,
-    _supervisor: [AtomicU32; 10],
+    /// Size that its terminal begins with: rows in the upper and columns in the lower half. Written
+    /// by the supervisor.
+    pub winsize: AtomicU32,
+    _supervisor: [AtomicU32; 9],
     /// The last [`Answer`]. Written by the instance.
     pub answer: AtomicU64,
     _instance: [AtomicU64; 7],
@@ -120,7 +123,8 @@ impl ExecPlace {
             user: AtomicU32::new(0),
             group: AtomicU32::new(0),
             detached: AtomicU32::new(0),
-            _supervisor: [const { AtomicU32::new(0) }; 10],
+            winsize: AtomicU32::new(0),
+            _supervisor: [const { AtomicU32::new(0) }; 9],
             answer: AtomicU64::new(0),
             _instance: [const { AtomicU64::new(0) }; 7],
             rings: [const { RingHeader::new() }; STREAMS],

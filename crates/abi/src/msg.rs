@@ -16,7 +16,7 @@ pub const WINSIZE: u32 = 3;
 /// To the instance: no more standard input will come.
 pub const STDIN_EOF: u32 = 4;
 /// To the instance: deliver signal `args[1]` to the program of number `args[0]` that it was asked
-/// for ([`crate::exec`]).
+/// for ([`crate::exec`]); signal 0: its terminal has `args[2]` rows and columns, in halves.
 pub const EXEC_SIGNAL: u32 = 5;
 
 /// From the instance: its first program ended (see the status words).

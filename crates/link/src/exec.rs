@@ -8,14 +8,16 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use abi::boot::Boot;
+use abi::boot::{self, Boot};
 use abi::errno::Errno;
 use abi::exec::{Answer, EXECS, ExecPlace, REQUEST_BYTES, STREAMS, Verdict};
 use fs::poll::{Events, PollQueue, PollTable};
+use fs::tty::Tty;
 use fs::{File, FileOps, OpenFlags, Result};
 use ring::{Consumer, Producer};
 use task::Mutex;
 
+use crate::exec_terminal::{self, Terminal};
 use crate::window;
 
 /// A program that was asked for and runs.
@@ -36,8 +38,18 @@ pub struct ExecRequest<'a> {
     pub user: u32,
     /// Group of the program.
     pub group: u32,
-    /// Its descriptors 0 to 2; without, they lead nowhere.
-    pub stdio: Option<[Arc<File>; STREAMS]>,
+    /// Its descriptors 0 to 2.
+    pub stdio: ExecStdio,
+}
+
+/// Descriptors 0 to 2 of a program that is asked for.
+pub enum ExecStdio {
+    /// Files that lead nowhere.
+    Nowhere,
+    /// A stream each.
+    Streams([Arc<File>; STREAMS]),
+    /// A terminal, which controls the program's session.
+    Terminal(Arc<Tty>),
 }
 
 /// Runs a program that is asked for; an error is that of `execve(2)`.
@@ -89,6 +101,7 @@ impl ExecFault {
 struct Place {
     /// The last number that was asked for.
     seen: AtomicU32,
+    /// Innermost of all locks here.
     current: Mutex<Option<Current>>,
     /// Notified when the supervisor rang, and when the place is left.
     changed: PollQueue,
@@ -100,6 +113,7 @@ struct Current {
     input: Consumer<'static>,
     outputs: [Producer<'static>; STREAMS - 1],
     program: Option<Arc<dyn ExecProgram>>,
+    terminal: Option<Arc<Terminal>>,
 }
 
 static PLACES: [Place; EXECS] = [const {
@@ -114,6 +128,21 @@ fn shared(at: usize) -> &'static ExecPlace {
     &window().execs[at]
 }
 
+/// The terminal of the program of a place.
+pub(crate) fn terminal(at: usize) -> Option<Arc<Terminal>> {
+    PLACES[at].current.lock().as_ref()?.terminal.clone()
+}
+
+/// Gives the program of this number its terminal; the ring of standard error is at its end then.
+/// The terminal is gone when the program is.
+pub(crate) fn set_terminal(at: usize, number: u32, terminal: Arc<Terminal>) {
+    let mut current = PLACES[at].current.lock();
+    if let Some(current) = current.as_mut().filter(|current| current.number == number) {
+        current.outputs[1].close();
+        current.terminal = Some(terminal);
+    }
+}
+
 /// Does what the supervisor asks for, and tells the users of streams to look again.
 pub(crate) fn look_at_places(run: RunProgram) {
     for (at, place) in PLACES.iter().enumerate() {
@@ -122,6 +151,7 @@ pub(crate) fn look_at_places(run: RunProgram) {
             begin(at, asked, run);
         }
         hang_up(at);
+        exec_terminal::receive_input(at);
         place.changed.notify();
     }
 }
@@ -132,6 +162,7 @@ struct Asked {
     request: Vec<u8>,
     user: u32,
     group: u32,
+    winsize: u32,
     detached: bool,
 }
 
@@ -145,6 +176,7 @@ impl Asked {
             request,
             user: shared.user.load(Ordering::Relaxed),
             group: shared.group.load(Ordering::Relaxed),
+            winsize: shared.winsize.load(Ordering::Relaxed),
             detached: shared.detached.load(Ordering::Relaxed) != 0,
         })
     }
@@ -154,12 +186,14 @@ impl Asked {
 fn begin(at: usize, number: u32, run: RunProgram) {
     let shared = shared(at);
     let producer = |stream: usize| Producer::new(&shared.rings[stream], &shared.areas[stream]);
-    *PLACES[at].current.lock() = Some(Current {
+    let before = PLACES[at].current.lock().replace(Current {
         number,
         input: Consumer::new(&shared.rings[0], &shared.areas[0]),
         outputs: [producer(1), producer(2)],
         program: None,
+        terminal: None,
     });
+    drop(before);
     let served = Asked::read(shared).and_then(|asked| {
         let body = move || serve(at, number, &asked, run);
         task::spawn("exec", None, body).map_err(|_| Errno::ENOMEM)
@@ -202,18 +236,23 @@ fn start(at: usize, number: u32, asked: &Asked, run: RunProgram) -> Result<Arc<d
         let ops = Arc::new(ExecStream { at, number, stream });
         File::anonymous_fifo(name, ops, flags)
     };
-    let stdio = || {
-        [
+    let stdio = if asked.detached {
+        ExecStdio::Nowhere
+    } else if boot.flags & boot::FLAG_TERMINAL != 0 {
+        let owner = (asked.user, asked.group);
+        ExecStdio::Terminal(exec_terminal::open(at, number, owner, asked.winsize)?)
+    } else {
+        ExecStdio::Streams([
             stream(0, "stdin", OpenFlags::RDONLY),
             stream(1, "stdout", OpenFlags::WRONLY),
             stream(2, "stderr", OpenFlags::WRONLY),
-        ]
+        ])
     };
     run(&ExecRequest {
         boot,
         user: asked.user,
         group: asked.group,
-        stdio: (!asked.detached).then(stdio),
+        stdio,
     })
 }
 
@@ -264,15 +303,16 @@ fn leave(at: usize, number: u32, verdict: Verdict) {
 /// Leaves a place whose program's user has gone away, and tells the program.
 fn hang_up(at: usize) {
     let hung_up = shared(at).hung_up.load(Ordering::Acquire);
-    let program = {
+    let gone = {
         let mut current = PLACES[at].current.lock();
-        let Some(gone) = current.take_if(|current| current.number == hung_up) else {
-            return;
-        };
-        answer(at, hung_up, Verdict::Ended(HUNG_UP));
-        gone.program
+        let gone = current.take_if(|current| current.number == hung_up);
+        if gone.is_some() {
+            answer(at, hung_up, Verdict::Ended(HUNG_UP));
+        }
+        gone
     };
-    if let Some(program) = program {
+    // Its terminal is hung up when it is dropped, which takes the lock.
+    if let Some(program) = gone.and_then(|gone| gone.program) {
         program.hang_up();
     }
 }
@@ -289,21 +329,33 @@ pub(crate) fn signal(number: u32, signal: u32) {
     }
 }
 
+/// Tells the terminal of the program of this number its size.
+pub(crate) fn resize(number: u32, winsize: u32) {
+    let terminal = PLACES.iter().find_map(|place| {
+        let current = place.current.lock();
+        let current = current.as_ref().filter(|current| current.number == number);
+        current.and_then(|current| current.terminal.clone())
+    });
+    if let Some(terminal) = terminal {
+        terminal.resize(winsize);
+    }
+}
+
 /// A standard stream of a program that was asked for.
-struct ExecStream {
-    at: usize,
-    number: u32,
-    stream: usize,
+pub(crate) struct ExecStream {
+    pub(crate) at: usize,
+    pub(crate) number: u32,
+    pub(crate) stream: usize,
 }
 
 impl ExecStream {
-    fn place(&self) -> &'static Place {
-        &PLACES[self.at]
+    pub(crate) fn changed(&self) -> &'static PollQueue {
+        &PLACES[self.at].changed
     }
 
     /// Does something with the rings; `None` if the stream leads nowhere any more.
     fn with<R>(&self, act: impl FnOnce(&mut Current) -> R) -> Option<R> {
-        let mut current = self.place().current.lock();
+        let mut current = PLACES[self.at].current.lock();
         current
             .as_mut()
             .filter(|current| current.number == self.number)
@@ -311,7 +363,7 @@ impl ExecStream {
     }
 
     /// Takes what is there. `None`: nothing yet.
-    fn pop(&self, buf: &mut [u8]) -> Option<usize> {
+    pub(crate) fn pop(&self, buf: &mut [u8]) -> Option<usize> {
         let popped = self.with(|current| {
             let ring = &mut current.input;
             let mut count = ring.pop(buf);
@@ -328,8 +380,14 @@ impl ExecStream {
         popped.unwrap_or(Some(0))
     }
 
+    /// Whether [`Self::push`] would send something, or fail.
+    pub(crate) fn has_room(&self) -> bool {
+        self.with(|current| current.outputs[self.stream - 1].free() > 0)
+            .unwrap_or(true)
+    }
+
     /// Sends what fits. `None`: nothing does.
-    fn push(&self, bytes: &[u8]) -> Option<Result<usize>> {
+    pub(crate) fn push(&self, bytes: &[u8]) -> Option<Result<usize>> {
         let pushed = self.with(|current| {
             let ring = &mut current.outputs[self.stream - 1];
             let sent = ring.push(bytes);
@@ -350,7 +408,7 @@ impl FileOps for ExecStream {
         if file.is_nonblocking() {
             return self.pop(buf).ok_or(Errno::EAGAIN);
         }
-        self.place().changed.wait(|| self.pop(buf))
+        self.changed().wait(|| self.pop(buf))
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
@@ -359,7 +417,7 @@ impl FileOps for ExecStream {
             let sent = if file.is_nonblocking() {
                 self.push(&buf[done..]).unwrap_or(Err(Errno::EAGAIN))
             } else {
-                let sent = self.place().changed.wait(|| self.push(&buf[done..]));
+                let sent = self.changed().wait(|| self.push(&buf[done..]));
                 sent.and_then(|sent| sent)
             };
             match sent {
@@ -373,14 +431,15 @@ impl FileOps for ExecStream {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.poll_wait(&self.place().changed);
+            table.poll_wait(self.changed());
         }
         let events = self.with(|current| {
             let mut events = Events::empty();
             if self.stream > 0 {
-                if current.outputs[self.stream - 1].free() > 0 {
-                    events |= Events::WRITABLE;
-                }
+                events.set(
+                    Events::WRITABLE,
+                    current.outputs[self.stream - 1].free() > 0,
+                );
                 return events;
             }
             current.input.want_doorbell();

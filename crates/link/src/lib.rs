@@ -10,6 +10,7 @@
 extern crate alloc;
 
 mod exec;
+mod exec_terminal;
 mod streams;
 mod terminal;
 
@@ -19,7 +20,7 @@ use core::sync::atomic::Ordering;
 use abi::layout::PAGE_SIZE;
 use abi::msg;
 use abi::window::Window;
-pub use exec::{ExecFault, ExecProgram, ExecRequest, RunProgram};
+pub use exec::{ExecFault, ExecProgram, ExecRequest, ExecStdio, RunProgram};
 use fs::tty::{Tty, WinSize};
 use guard::BootToken;
 use guard::instance::{self, Adopters, Epoch};
@@ -135,7 +136,13 @@ fn handle_message(message: &abi::Message, hooks: &ControlHandlers) {
     match message.kind {
         msg::SIGNAL => (hooks.signal)(message.args[0] as u32),
         msg::SHUTDOWN => (hooks.shutdown)(),
-        msg::EXEC_SIGNAL => exec::signal(message.args[0] as u32, message.args[1] as u32),
+        msg::EXEC_SIGNAL => {
+            let [number, signal, winsize, ..] = message.args.map(|value| value as u32);
+            match signal {
+                0 => exec::resize(number, winsize),
+                signal => exec::signal(number, signal),
+            }
+        }
         msg::WINSIZE => {
             if let Some(tty) = CONSOLE.get() {
                 let side = |value: u64| u16::try_from(value).unwrap_or(u16::MAX);

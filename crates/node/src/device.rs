@@ -416,6 +416,7 @@ fn exec(request: &IoctlRequest<'_>) -> Result<usize> {
         request: &bytes,
         user: call.user,
         group: call.group,
+        winsize: call.winsize,
         detached: call.flags & dev::EXEC_DETACHED != 0,
     };
     let (reason, errno) = match instance.exec(&program) {

@@ -3,7 +3,7 @@
 
 use alloc::sync::Arc;
 
-use abi::dev::{self, ExecSignal, ExecState};
+use abi::dev::{self, ExecControl, ExecState};
 use abi::errno::Errno;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
@@ -58,12 +58,13 @@ impl FileOps for ExecHandle {
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
-        let (call, _) = ExecSignal::read_from_prefix(buf).map_err(|_| Errno::EINVAL)?;
-        if !(1..=64).contains(&call.signal) {
+        let (call, _) = ExecControl::read_from_prefix(buf).map_err(|_| Errno::EINVAL)?;
+        if call.signal > 64 {
             return Err(Errno::EINVAL);
         }
-        self.instance.exec_signal(self.number, call.signal)?;
-        Ok(size_of::<ExecSignal>())
+        self.instance
+            .exec_signal(self.number, call.signal, call.winsize)?;
+        Ok(size_of::<ExecControl>())
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {

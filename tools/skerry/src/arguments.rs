@@ -122,9 +122,8 @@ pub(crate) enum Command {
     /// As `docker exec`: standard output and error stay apart, and the exit status is the program's
     /// (126 and 127: it could not be executed, was not found). Other than there, signals are passed
     /// on to the program; when this tool ends before it, as after the third interrupt, the program
-    /// is told by SIGHUP, and what it writes then leads nowhere; users are numbers; there is no
-    /// terminal (`run -t` has one). An instance has at most four such programs at a time, those of
-    /// `--detach` not counted.
+    /// is told by SIGHUP, and what it writes then leads nowhere; users are numbers. An instance has
+    /// at most four such programs at a time, those of `--detach` not counted.
     Exec(Exec),
     /// Show the machine's CPUs and memory, and who has them
     Resources(Json),
@@ -487,6 +486,9 @@ pub(crate) struct Exec {
     /// Pass standard input on
     #[arg(short = 'i', long)]
     pub(crate) interactive: bool,
+    /// Give the program a terminal
+    #[arg(short = 't', long = "tty", conflicts_with = "detach")]
+    pub(crate) terminal: bool,
     /// Do not wait for the program: its streams lead nowhere
     #[arg(short = 'd', long)]
     pub(crate) detach: bool,

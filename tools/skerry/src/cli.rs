@@ -431,6 +431,7 @@ fn run_command(
         }
         Command::Exec(Exec {
             interactive,
+            terminal,
             detach,
             env,
             directory,
@@ -441,6 +442,7 @@ fn run_command(
             let options = exec::Options {
                 detach,
                 interactive,
+                terminal,
                 env,
                 directory,
                 user,

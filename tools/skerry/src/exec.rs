@@ -1,19 +1,20 @@
 //! `exec`: a program beside the first one of a running instance, as if it ran here.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::time::Duration;
 
 use abi::boot;
-use abi::dev::{self, Exec, ExecSignal, ExecState, Status};
+use abi::dev::{self, Exec, ExecControl, ExecState, Status};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 use zerocopy::IntoBytes;
 
 use crate::device::{Device, Stream};
 use crate::failure::{Context, Failure, Result, plain};
-use crate::instances::label;
+use crate::instances::{label, resolved_env};
 use crate::run::Stdio;
 use crate::streams::{Signals, Sink, Streams, wait_readable};
+use crate::terminal::{self, RawMode};
 
 /// Interval between looks at an instance that has not answered.
 const LOOK: Duration = Duration::from_secs(1);
@@ -28,6 +29,8 @@ pub struct Options {
     pub detach: bool,
     /// Pass standard input on.
     pub interactive: bool,
+    /// Whether the program has a terminal.
+    pub terminal: bool,
     /// More environment: `NAME=value`, or `NAME` for this process's value.
     pub env: Vec<String>,
     /// Working directory; the first program's without.
@@ -55,6 +58,7 @@ struct Program<'a> {
     device: &'a dyn Device,
     id: u32,
     name: &'a str,
+    options: &'a Options,
     handle: File,
     signals: Option<Signals>,
     impatience: u32,
@@ -80,6 +84,12 @@ pub fn exec(
             dev::state_name(status.state)
         )));
     }
+    let input = here.input.filter(|_| options.interactive);
+    if options.terminal && input.is_some_and(|input| !input.is_terminal()) {
+        return Err(Failure::new(
+            "standard input is not a terminal: leave --tty out",
+        ));
+    }
     let signals = match here.signals {
         true => Some(Signals::new().context(|| "signals")?),
         false => None,
@@ -93,6 +103,7 @@ pub fn exec(
         },
         user: options.user.0,
         group: options.user.1,
+        winsize: here_size(options),
         ..Exec::default()
     };
     let handle = device
@@ -102,6 +113,7 @@ pub fn exec(
         device,
         id: status.id,
         name,
+        options,
         handle: handle.into(),
         signals,
         impatience: 0,
@@ -122,7 +134,7 @@ pub fn exec(
     streams.output(open(Stream::Stdout)?, Sink::Out);
     streams.output(open(Stream::Stderr)?, Sink::Err);
     let stdin = open(Stream::Stdin)?;
-    match here.input.filter(|_| options.interactive) {
+    match input {
         Some(input) => {
             let connected = streams.input(input, stdin);
             connected.context(|| format!("cannot connect to {name}"))?;
@@ -130,11 +142,18 @@ pub fn exec(
         // Dropping the only writer is the end of input.
         None => drop(stdin),
     }
+    let raw = match input {
+        Some(input) if here.signals && options.terminal => {
+            RawMode::enter(input).context(|| "the terminal")?
+        }
+        _ => None,
+    };
     let mut signals = program.signals.take();
     let moved = streams.run(signals.as_mut(), &mut |signal| program.pass_on(signal));
     program.signals = signals;
     moved.map_err(|error| left(name, &error))?;
     drop(streams);
+    drop(raw);
     let mut last = first;
     while last.state != dev::EXEC_ENDED {
         last = program.next()?;
@@ -142,21 +161,25 @@ pub fn exec(
     Ok(u8::try_from(last.value).unwrap_or(u8::MAX))
 }
 
+/// Size of the terminal here, for that of the program; 0 if there is none.
+fn here_size(options: &Options) -> u32 {
+    match options.terminal {
+        true => terminal::size(io::stdout()).unwrap_or(0),
+        false => 0,
+    }
+}
+
 /// The request, as the instance's kernel reads it.
 fn request(options: &Options) -> Vec<u8> {
-    let variables: Vec<String> = options
-        .env
-        .iter()
-        .filter_map(|given| match given.contains('=') {
-            true => Some(given.clone()),
-            false => std::env::var(given)
-                .ok()
-                .map(|value| format!("{given}={value}")),
-        })
-        .collect();
+    let inherited = |name: &str| std::env::var(name).ok();
+    let variables = resolved_env(options.env.clone(), options.terminal, inherited);
     let mut request = Vec::new();
+    let flags = match options.terminal {
+        true => boot::FLAG_TERMINAL,
+        false => 0,
+    };
     boot::write(
-        0,
+        flags,
         options.directory.as_deref().unwrap_or_default(),
         "",
         options.command.iter().map(String::as_bytes),
@@ -256,7 +279,10 @@ impl Program<'_> {
     /// Passes a signal on, unless it has the tool leave the program.
     fn pass_on(&mut self, signal: i32) -> io::Result<()> {
         if signal == SIGWINCH {
-            return Ok(());
+            return match here_size(self.options) {
+                0 => Ok(()),
+                winsize => self.tell(ExecControl { signal: 0, winsize }),
+            };
         }
         self.impatience += u32::from(matches!(signal, SIGINT | SIGTERM));
         if signal == SIGHUP || self.impatience >= SIGNALS_TO_LEAVE {
@@ -270,10 +296,14 @@ impl Program<'_> {
     }
 
     fn deliver(&mut self, signal: i32) -> io::Result<()> {
-        let signal = ExecSignal {
+        self.tell(ExecControl {
             signal: signal as u32,
-        };
-        match self.handle.write(signal.as_bytes()) {
+            winsize: 0,
+        })
+    }
+
+    fn tell(&mut self, control: ExecControl) -> io::Result<()> {
+        match self.handle.write(control.as_bytes()) {
             // It has ended in this moment, or its instance does not listen.
             Err(error)
                 if matches!(

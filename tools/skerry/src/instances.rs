@@ -100,27 +100,37 @@ impl CreateOptions {
     /// options mean the same in any other.
     #[must_use]
     pub fn resolved(mut self, inherited: impl Fn(&str) -> Option<String>) -> Self {
-        if self.terminal
-            && !self
-                .env
-                .iter()
-                .any(|given| given.split('=').next() == Some("TERM"))
-        {
-            let term = inherited("TERM").unwrap_or_else(|| "xterm".into());
-            self.env.push(format!("TERM={term}"));
-        }
-        self.env = std::mem::take(&mut self.env)
-            .into_iter()
-            .filter_map(|given| match given.contains('=') {
-                true => Some(given),
-                false => inherited(&given).map(|value| format!("{given}={value}")),
-            })
-            .collect();
+        let env = std::mem::take(&mut self.env);
+        self.env = resolved_env(env, self.terminal, inherited);
         self.rootfs = self
             .rootfs
             .map(|path| std::path::absolute(&path).unwrap_or(path));
         self
     }
+}
+
+/// Variables of a program, those that are passed on with their values, and with `terminal` what
+/// `TERM` is here.
+#[must_use]
+pub fn resolved_env(
+    mut env: Vec<String>,
+    terminal: bool,
+    inherited: impl Fn(&str) -> Option<String>,
+) -> Vec<String> {
+    if terminal
+        && !env
+            .iter()
+            .any(|given| given.split('=').next() == Some("TERM"))
+    {
+        let term = inherited("TERM").unwrap_or_else(|| "xterm".into());
+        env.push(format!("TERM={term}"));
+    }
+    env.into_iter()
+        .filter_map(|given| match given.contains('=') {
+            true => Some(given),
+            false => inherited(&given).map(|value| format!("{given}={value}")),
+        })
+        .collect()
 }
 
 /// All instances, in the order of creation.

@@ -3,7 +3,8 @@
 //! A pair is a [`Tty`], the slave, whose line is a buffer that the master reads; what the master
 //! writes arrives at the slave as if typed. The slave is thus a terminal like any other: line
 //! editing, signals and job control are the same code. The pair's number is free again when the
-//! master is closed; the slave is hung up then.
+//! master is closed; the slave is hung up then. Somebody else than a master can be at the other end
+//! of a slave's line ([`PtsLine`]).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -84,6 +85,24 @@ struct PtyDriver {
 }
 
 impl PtyDriver {
+    fn new(number: u32) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            state: Mutex::new(State {
+                data: VecDeque::new(),
+                locked: true,
+                master_closed: false,
+                open_count: 0,
+                was_opened: false,
+                packet_mode: false,
+                status: PacketStatus::empty(),
+            }),
+            readable: PollQueue::new(),
+            resumed: PollQueue::new(),
+            room: PollQueue::new(),
+        })
+    }
+
     fn has_packet_status(state: &State) -> bool {
         !state.data.is_empty() || (state.packet_mode && !state.status.is_empty())
     }
@@ -204,16 +223,20 @@ pub fn filesystem() -> Arc<DevPts> {
     pty_table().fs.clone()
 }
 
-/// The slave's node, while its master lives.
+/// The slave's node, while the other end of its line lives.
 struct Slave {
     tty: Arc<Tty>,
-    driver: Arc<PtyDriver>,
+    number: u32,
     attr: Mutex<Metadata>,
 }
 
 impl Slave {
-    /// A new pair, with the lowest free number.
-    fn allocate() -> Result<Arc<Self>> {
+    /// A new slave of this user and group with the lowest free number, on a line that is made for
+    /// that number.
+    fn allocate<D: TtyDriver + 'static>(
+        owner: (u32, u32),
+        line: impl FnOnce(u32) -> Arc<D>,
+    ) -> Result<(Arc<Self>, Arc<D>)> {
         let mut slaves = pty_table().slaves.lock();
         if slaves.len() >= MAX_PAIRS.load(Ordering::Relaxed) as usize {
             return Err(Errno::ENOSPC);
@@ -221,21 +244,7 @@ impl Slave {
         let number = (0..NUMBERS)
             .find(|n| !slaves.contains_key(n))
             .ok_or(Errno::ENOSPC)?;
-        let driver = Arc::new(PtyDriver {
-            number,
-            state: Mutex::new(State {
-                data: VecDeque::new(),
-                locked: true,
-                master_closed: false,
-                open_count: 0,
-                was_opened: false,
-                packet_mode: false,
-                status: PacketStatus::empty(),
-            }),
-            readable: PollQueue::new(),
-            resumed: PollQueue::new(),
-            room: PollQueue::new(),
-        });
+        let driver = line(number);
         let id = DeviceId::new(SLAVE_MAJOR + number / 256, number % 256);
         let tty = Tty::new(
             &format!("pts/{number}"),
@@ -249,16 +258,23 @@ impl Slave {
             FileType::Char,
             0o620,
         );
-        (meta.uid, meta.gid) = job_control::owner();
+        (meta.uid, meta.gid) = owner;
         meta.rdev = id.encode();
         meta.blksize = 1024;
         let slave = Arc::new(Self {
             tty,
-            driver,
+            number,
             attr: Mutex::new(meta),
         });
         slaves.insert(number, slave.clone());
-        Ok(slave)
+        Ok((slave, driver))
+    }
+
+    /// Takes the slave out of the table, and hangs it up.
+    fn retire(&self) {
+        let node = pty_table().slaves.lock().remove(&self.number);
+        drop(node);
+        self.tty.hang_up();
     }
 }
 
@@ -285,14 +301,44 @@ impl Inode for Slave {
     }
 }
 
+/// A slave on a line of somebody else's than a master. It is hung up, and its number free again,
+/// when this is dropped.
+pub struct PtsLine {
+    slave: Arc<Slave>,
+}
+
+impl PtsLine {
+    /// A terminal of this user and group in `/dev/pts`, on this line.
+    ///
+    /// # Errors
+    /// `ENOSPC`: there are as many pseudo-terminals as there may be.
+    pub fn new<D: TtyDriver + 'static>(owner: (u32, u32), line: D) -> Result<Self> {
+        let (slave, _) = Slave::allocate(owner, |_| Arc::new(line))?;
+        Ok(Self { slave })
+    }
+
+    /// The terminal.
+    #[must_use]
+    pub fn tty(&self) -> &Arc<Tty> {
+        &self.slave.tty
+    }
+}
+
+impl Drop for PtsLine {
+    fn drop(&mut self) {
+        self.slave.retire();
+    }
+}
+
 /// An open file of `/dev/ptmx`: the master's side of a pair.
 struct Master {
     slave: Arc<Slave>,
+    driver: Arc<PtyDriver>,
 }
 
 impl Master {
     fn driver(&self) -> &PtyDriver {
-        &self.slave.driver
+        &self.driver
     }
 
     /// Tries to read. With packet mode a byte in front tells whether it is data or the status of
@@ -442,9 +488,7 @@ impl Drop for Master {
     fn drop(&mut self) {
         let driver = self.driver();
         driver.state.lock().master_closed = true;
-        let node = pty_table().slaves.lock().remove(&driver.number);
-        drop(node);
-        self.slave.tty.hang_up();
+        self.slave.retire();
         driver.room.notify();
     }
 }
@@ -454,9 +498,8 @@ struct PtmxDevice;
 
 impl CharDevice for PtmxDevice {
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Arc<dyn FileOps>> {
-        Ok(Arc::new(Master {
-            slave: Slave::allocate()?,
-        }))
+        let (slave, driver) = Slave::allocate(job_control::owner(), PtyDriver::new)?;
+        Ok(Arc::new(Master { slave, driver }))
     }
 
     fn id(&self) -> Option<DeviceId> {

@@ -111,13 +111,6 @@ pub fn spawn_init(
         logs_syscalls: guard::role::cmdline_has("trace"),
     })?;
     let terminal = program.terminal.clone();
-    let take_terminal = move || {
-        if let Some(tty) = terminal
-            && let Err(error) = tty.set_controlling(false)
-        {
-            log::warn!("no controlling terminal: {error}");
-        }
-    };
     let report = || {
         let ticks = guard::timer::tsc().wrapping_sub(guard::role::boot_tsc());
         log::info!(
@@ -128,7 +121,16 @@ pub fn spawn_init(
             guard::instance::mark_first_user();
         }
     };
-    prepared.start(take_terminal, report).map(drop)
+    prepared.start(|| take_terminal(terminal), report).map(drop)
+}
+
+/// Makes this the controlling terminal of the calling session leader.
+pub(crate) fn take_terminal(terminal: Option<Arc<Tty>>) {
+    if let Some(tty) = terminal
+        && let Err(error) = tty.set_controlling(false)
+    {
+        log::warn!("no controlling terminal: {error}");
+    }
 }
 
 /// Stops the machine or instance because process 1 has ended, with this wait status.

@@ -9,7 +9,7 @@ use linux_raw_sys::general as sys;
 use uapi::pid::Pid;
 use uapi::siginfo::{self, SigInfo};
 
-use crate::entry::init::InitProgram;
+use crate::entry::init::{InitProgram, take_terminal};
 use crate::process::{Process, process_table, send_signal};
 use crate::process_control::kernel_exec::{self, KernelProgram};
 use crate::state::credentials::{Credentials, Ids};
@@ -60,7 +60,8 @@ pub fn spawn_outside(
         name: "exec".into(),
         logs_syscalls: guard::role::cmdline_has("trace"),
     })?;
-    let process = prepared.start(|| (), || ())?;
+    let terminal = program.terminal;
+    let process = prepared.start(|| take_terminal(terminal), || ())?;
     Ok(OutsideProgram { process })
 }
 

@@ -67,6 +67,7 @@ pub(crate) struct Program<'a> {
     pub(crate) request: &'a [u8],
     pub(crate) user: u32,
     pub(crate) group: u32,
+    pub(crate) winsize: u32,
     pub(crate) detached: bool,
 }
 
@@ -161,6 +162,7 @@ impl Instance {
             .store(program.request.len() as u32, Ordering::Relaxed);
         shared.user.store(program.user, Ordering::Relaxed);
         shared.group.store(program.group, Ordering::Relaxed);
+        shared.winsize.store(program.winsize, Ordering::Relaxed);
         shared
             .detached
             .store(program.detached.into(), Ordering::Relaxed);
@@ -195,10 +197,10 @@ impl Instance {
         })
     }
 
-    /// Delivers a signal to a program.
-    pub(crate) fn exec_signal(&self, number: u32, signal: u32) -> Result<()> {
+    /// Delivers a signal to a program, or with signal 0 tells its terminal its size.
+    pub(crate) fn exec_signal(&self, number: u32, signal: u32, winsize: u32) -> Result<()> {
         drop(self.program(number)?);
-        let arguments = [u64::from(number), u64::from(signal)];
+        let arguments = [number, signal, winsize].map(u64::from);
         self.send(Message::new(msg::EXEC_SIGNAL, &arguments))
     }
 

@@ -185,6 +185,47 @@ const STEPS: &[(&str, Action)] = &[
             Ok(())
         },
     ),
+    (
+        "a second program of an instance on a terminal: its size, its signals, its job control, \
+         and the shell's again",
+        |session| {
+            type_line(
+                session,
+                "skerry run -d --name box --cpus 1 --mem 64M -- sleep 1000",
+            )?;
+            type_line(
+                session,
+                "until skerry exec box true 2>/dev/null; do sleep 0.1; done",
+            )?;
+            session.send("skerry exec -it -e PS1='beside> ' box sh -i\n")?;
+            session.expect("\n", PROMPT_TIMEOUT)?;
+            session.expect("beside> ", PROMPT_TIMEOUT)?;
+            session.send("tty; stty size; cat /proc/skerry/role\n")?;
+            let shown = session.expect("subos", PROMPT_TIMEOUT)?;
+            ensure!(
+                shown.contains("/dev/pts/0") && shown.contains("30 90"),
+                "{shown:?}"
+            );
+            session.expect("beside> ", PROMPT_TIMEOUT)?;
+            begin(session, SLEEPER)?;
+            session.expect("awake\r\n", PROMPT_TIMEOUT)?;
+            session.send("\x1a")?;
+            session.expect("Stopped", PROMPT_TIMEOUT)?;
+            session.expect("beside> ", PROMPT_TIMEOUT)?;
+            session.send("fg\n")?;
+            session.expect("sleep 1000", PROMPT_TIMEOUT)?;
+            session.expect("\r\n", PROMPT_TIMEOUT)?;
+            session.send("\x03")?;
+            session.expect("beside> ", PROMPT_TIMEOUT)?;
+            session.send("exit 7\n")?;
+            session.expect(PROMPT, PROMPT_TIMEOUT)?;
+            let shown = type_line(session, "echo status $?; skerry rm --force box")?;
+            ensure!(shown.contains("status 7"), "{shown:?}");
+            let shown = type_line(session, "stty -a | tr -s ' ' '\\n' | grep -c '^icanon'")?;
+            ensure!(shown.contains('1'), "{shown:?}");
+            Ok(())
+        },
+    ),
     ("raw mode passes every key", |session| {
         begin(
             session,
