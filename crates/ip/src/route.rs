@@ -45,6 +45,13 @@ fn mask(length: u8) -> Option<u32> {
     (length <= 32).then(|| u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0))
 }
 
+/// Length of a netmask's prefix; `None` if ones follow a zero.
+#[must_use]
+pub fn netmask_len(mask: Ipv4Addr) -> Option<u8> {
+    let ones = u32::from(mask).leading_ones();
+    (u32::from(mask).count_ones() == ones).then_some(ones as u8)
+}
+
 /// The fate of packets by a route, with its number in Linux' `rtnetlink.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]

@@ -437,3 +437,14 @@ fn an_address_of_ipv6_is_a_neighbour_as_others() {
     };
     assert_eq!(table.resolve(0, key, || None), Resolution::Waits);
 }
+
+#[test]
+fn only_masks_without_holes_have_a_length() {
+    for length in 0..=32u8 {
+        let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+        assert_eq!(ip::route::netmask_len(mask.into()), Some(length));
+    }
+    for mask in [[0, 255, 255, 255], [255, 0, 255, 0], [0, 0, 0, 1]] {
+        assert_eq!(ip::route::netmask_len(mask.into()), None);
+    }
+}

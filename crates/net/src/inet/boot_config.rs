@@ -10,11 +10,11 @@ use alloc::string::String;
 use core::fmt::Write as _;
 use core::net::{IpAddr, Ipv4Addr};
 
-use ::ip::route::{Insert, Kind, Prefix, Route};
+use ::ip::route::{Insert, Kind, Prefix, Route, netmask_len};
 use abi::errno::Errno;
 use linux_raw_sys::net::net_device_flags::IFF_LOOPBACK;
 
-use super::host::Host;
+use super::host::{Host, class_prefix_len};
 use crate::socket::{Interface, InterfaceAddress, Interfaces};
 
 /// Maker of routes at boot (`RTPROT_BOOT`).
@@ -77,8 +77,8 @@ impl<'a> BootConfig<'a> {
             return Err("ADDRESS is no host's");
         }
         let prefix_len = match netmask {
-            None => class_prefix(address),
-            Some(mask) => prefix_of(mask.parse().map_err(|_| "NETMASK is no netmask")?)
+            None => class_prefix_len(address),
+            Some(mask) => netmask_len(mask.parse().map_err(|_| "NETMASK is no netmask")?)
                 .ok_or("NETMASK has holes")?,
         };
         optional(ntp, "NTP0 is no IPv4 address")?;
@@ -176,23 +176,6 @@ fn optional(field: Option<&str>, wrong: &'static str) -> Result<Option<Ipv4Addr>
     Ok(address.filter(|address| !address.is_unspecified()))
 }
 
-/// Bits of a netmask's prefix; `None` if ones follow a zero.
-fn prefix_of(mask: Ipv4Addr) -> Option<u8> {
-    let mask = u32::from(mask);
-    (mask.leading_ones() + mask.trailing_zeros() == 32 || mask == 0)
-        .then_some(mask.leading_ones() as u8)
-}
-
-/// Bits of the network's prefix in the days of classes (RFC 791), which Linux takes if none are
-/// given.
-fn class_prefix(address: Ipv4Addr) -> u8 {
-    match address.octets()[0] {
-        0..128 => 8,
-        128..192 => 16,
-        _ => 24,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,14 +236,5 @@ mod tests {
             let error = BootConfig::parse(value).unwrap_err();
             assert!(error.contains(field), "{value}: {error}");
         }
-    }
-
-    #[test]
-    fn only_masks_without_holes_are_prefixes() {
-        for length in 0..=32u8 {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-            assert_eq!(prefix_of(mask.into()), Some(length));
-        }
-        assert_eq!(prefix_of(Ipv4Addr::new(0, 255, 255, 255)), None);
     }
 }

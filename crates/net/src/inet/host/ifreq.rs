@@ -4,14 +4,14 @@ use core::net::{IpAddr, Ipv4Addr};
 
 use abi::errno::Errno;
 use fs::Result;
-use ip::route::Prefix;
+use ip::route::{Prefix, netmask_len};
 use linux_raw_sys::net::net_device_flags::{IFF_BROADCAST, IFF_PROMISC, IFF_UP};
 
 use super::Host;
 use crate::socket::{Interface, InterfaceAddress, InterfaceChange};
 
 /// Bits of the network's prefix that an address has by its class (Linux `inet_abc_len`).
-fn class_prefix_len(ip: Ipv4Addr) -> u8 {
+pub(in crate::inet) fn class_prefix_len(ip: Ipv4Addr) -> u8 {
     match ip.octets()[0] {
         0..128 => 8,
         128..192 => 16,
@@ -71,11 +71,8 @@ impl Host {
             }
             InterfaceChange::Netmask(mask) => {
                 let (ip, known) = first.ok_or(Errno::EADDRNOTAVAIL)?;
-                let ones = u32::from(mask).leading_ones();
-                if u32::from(mask).count_ones() != ones {
-                    return Err(Errno::EINVAL);
-                }
-                self.replace_address(index, known, address(&interface, ip, ones as u8))
+                let prefix_len = netmask_len(mask).ok_or(Errno::EINVAL)?;
+                self.replace_address(index, known, address(&interface, ip, prefix_len))
             }
             InterfaceChange::Broadcast(broadcast) => {
                 let (_, known) = first.ok_or(Errno::EADDRNOTAVAIL)?;

@@ -17,6 +17,7 @@ use core::net::{IpAddr, SocketAddr};
 use abi::errno::Errno;
 use alarms::Alarms;
 use fs::Result;
+pub(super) use ifreq::class_prefix_len;
 use ip::Nanos;
 use ip::ipv4::Header;
 use output::{OutgoingPacket, transport_header};
