@@ -24,7 +24,7 @@ use task::Mutex;
 
 use crate::inet::{InetStack, frame};
 use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
-use crate::socket::extended_options::{FACT_CPU, realtime_ns, this_cpu};
+use crate::socket::extended_options::{SKF_AD_CPU, realtime_ns, this_cpu};
 use crate::socket::tap::{PACKET_HOST, PACKET_OUTGOING, PacketTap};
 use crate::socket::{Interface, SocketMemory, caller_ucred, timer};
 use crate::{
@@ -125,7 +125,7 @@ impl bpf::Data for FilterInput<'_> {
             PROTOCOL => self.protocol.into(),
             WAY => self.packet_type.into(),
             INTERFACE => self.interface,
-            FACT_CPU => this_cpu(),
+            SKF_AD_CPU => this_cpu(),
             _ => 0,
         }
     }

@@ -481,14 +481,14 @@ impl bpf::Data for IncomingMessage<'_> {
 
     fn beside(&self, number: u32) -> u32 {
         match number {
-            FACT_CPU => this_cpu(),
+            SKF_AD_CPU => this_cpu(),
             _ => 0,
         }
     }
 }
 
 /// Number of the processor as a fact about a packet (`SKF_AD_CPU`).
-pub(crate) const FACT_CPU: u32 = 36;
+pub(crate) const SKF_AD_CPU: u32 = 36;
 
 /// The processor of the caller.
 pub(crate) fn this_cpu() -> u32 {
