@@ -332,15 +332,27 @@ impl Path {
     /// A path for an inode that has no name in any tree.
     #[must_use]
     pub fn pseudo(inode: Arc<dyn Inode>, name: &str) -> Self {
-        Self::pseudo_in(crate::mount::anonymous(), inode, name.as_bytes())
+        Self::pseudo_in(crate::mount::anonymous(), inode, name)
     }
 
     /// Path of an inode without a name, as [`Self::pseudo`], in a mount that is in no tree.
     #[must_use]
-    pub fn pseudo_in(mount: Arc<Mount>, inode: Arc<dyn Inode>, name: &[u8]) -> Self {
+    pub fn pseudo_in(mount: Arc<Mount>, inode: Arc<dyn Inode>, name: &str) -> Self {
         Self {
             mount,
-            dentry: Dentry::new(inode, None, name),
+            dentry: Dentry::new(inode, None, name.as_bytes()),
+        }
+    }
+
+    /// A path for a file that was made in `dir` without a name (`O_TMPFILE`). It is shown as a name
+    /// there that was removed, by its number, as on Linux.
+    pub(crate) fn tmpfile(dir: &Self, inode: Arc<dyn Inode>) -> Self {
+        let name = format!("#{}", inode.metadata().ino);
+        let dentry = Dentry::new(inode, Some(dir.dentry.clone()), name.as_bytes());
+        dentry.set_removed();
+        Self {
+            mount: dir.mount.clone(),
+            dentry,
         }
     }
 

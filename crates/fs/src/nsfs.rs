@@ -131,7 +131,7 @@ pub fn path(kind: NamespaceKind, number: u32, held: NamespaceRef) -> Path {
             number,
             namespace: held,
         }),
-        name.as_bytes(),
+        &name,
     )
 }
 

@@ -95,11 +95,6 @@ impl LookupContext<'_> {
         }
     }
 
-    /// The name of a place as who walks sees it.
-    pub(crate) fn name_of(&self, path: &Path) -> Vec<u8> {
-        path.to_bytes(Some(&self.paths.root))
-    }
-
     /// The namespace of who walks.
     #[must_use]
     pub fn namespace(&self) -> &Arc<Namespace> {

@@ -1,6 +1,5 @@
 //! Opening.
 
-use alloc::format;
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
@@ -158,13 +157,7 @@ fn open_tmpfile(
     };
     refuse_direct(flags)?;
     let inode = dir.inode().tmpfile(&new)?;
-    // As Linux names it: by its number, in the directory.
-    let mut shown = walk.name_of(&dir);
-    if shown.last() != Some(&b'/') {
-        shown.push(b'/');
-    }
-    shown.extend_from_slice(format!("#{} (deleted)", inode.metadata().ino).as_bytes());
-    let path = Path::pseudo_in(dir.mount().clone(), inode, &shown);
+    let path = Path::tmpfile(&dir, inode);
     let writing = Some(WriteAccess::acquire(&path)?).filter(|_| flags.is_writable());
     Ok(match path.inode().clone().open(flags)? {
         Some(ops) => File::with_write_access(path, ops, flags, writing),
