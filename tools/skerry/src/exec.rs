@@ -1,26 +1,23 @@
 //! `exec`: a program beside the first one of a running instance, as if it ran here.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::time::Duration;
 
 use abi::boot;
 use abi::dev::{self, Exec, ExecControl, ExecState, Status};
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGWINCH};
 use zerocopy::IntoBytes;
 
 use crate::device::{Device, Stream};
 use crate::failure::{Context, Failure, Result, plain};
 use crate::instances::{label, resolved_env};
-use crate::run::Stdio;
-use crate::streams::{Signals, Sink, Streams, wait_readable};
-use crate::terminal::{self, RawMode};
+use crate::run::{Stdio, check_terminal, enter_raw_mode};
+use crate::streams::{Impatience, Signals, Sink, Streams, wait_readable};
+use crate::terminal;
 
 /// Interval between looks at an instance that has not answered.
 const LOOK: Duration = Duration::from_secs(1);
-/// Number of `SIGINT` or `SIGTERM` after which the program is left alone, whatever it makes of
-/// them.
-const SIGNALS_TO_LEAVE: u32 = 3;
 
 /// Options of `skerry exec`.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +58,7 @@ struct Program<'a> {
     options: &'a Options,
     handle: File,
     signals: Option<Signals>,
-    impatience: u32,
+    impatience: Impatience,
     /// Whether the instance has said that it runs; until then signals are kept for it.
     runs: bool,
     early: Vec<i32>,
@@ -85,11 +82,7 @@ pub fn exec(
         )));
     }
     let input = here.input.filter(|_| options.interactive);
-    if options.terminal && input.is_some_and(|input| !input.is_terminal()) {
-        return Err(Failure::new(
-            "standard input is not a terminal: leave --tty out",
-        ));
-    }
+    check_terminal(input, options.terminal)?;
     let signals = match here.signals {
         true => Some(Signals::new().context(|| "signals")?),
         false => None,
@@ -116,7 +109,7 @@ pub fn exec(
         options,
         handle: handle.into(),
         signals,
-        impatience: 0,
+        impatience: Impatience::default(),
         runs: false,
         early: Vec::new(),
     };
@@ -142,12 +135,7 @@ pub fn exec(
         // Dropping the only writer is the end of input.
         None => drop(stdin),
     }
-    let raw = match input {
-        Some(input) if here.signals && options.terminal => {
-            RawMode::enter(input).context(|| "the terminal")?
-        }
-        _ => None,
-    };
+    let raw = enter_raw_mode(input.filter(|_| here.signals), options.terminal)?;
     let mut signals = program.signals.take();
     let moved = streams.run(signals.as_mut(), &mut |signal| program.pass_on(signal));
     program.signals = signals;
@@ -284,8 +272,7 @@ impl Program<'_> {
                 winsize => self.tell(ExecControl { signal: 0, winsize }),
             };
         }
-        self.impatience += u32::from(matches!(signal, SIGINT | SIGTERM));
-        if signal == SIGHUP || self.impatience >= SIGNALS_TO_LEAVE {
+        if self.impatience.is_over_after(signal) || signal == SIGHUP {
             return Err(ErrorKind::Interrupted.into());
         }
         if !self.runs {

@@ -5,20 +5,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::SystemTime;
 
 use abi::dev::{self, Status};
-use signal_hook::consts::signal::{SIGINT, SIGTERM, SIGWINCH};
+use signal_hook::consts::signal::SIGWINCH;
 
 use crate::device::{Device, Stream};
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
 use crate::instances::{self, CreateOptions, label};
 use crate::restart::Policy;
 use crate::state::Store;
-use crate::streams::{Signals, Sink, Streams};
+use crate::streams::{Impatience, Signals, Sink, Streams};
 use crate::terminal::{self, RawMode};
 use crate::{logs, managed, monitor};
 
-/// Number of `SIGINT` or `SIGTERM` after which the instance is halted, whatever its program makes
-/// of them.
-const SIGNALS_TO_HALT: u32 = 3;
 /// Lines of the kernel log shown when an instance panics.
 const PANIC_LOG_LINES: usize = 12;
 /// Text with which an instance's kernel logs that a program could not be executed, before the
@@ -147,11 +144,7 @@ pub fn attach_until_end(
     here: &mut Stdio<'_>,
 ) -> Result<u8> {
     let (id, name) = (status.id, label(status));
-    if options.terminal && here.input.is_some_and(|input| !input.is_terminal()) {
-        return Err(Failure::new(
-            "standard input is not a terminal: leave --tty out",
-        ));
-    }
+    check_terminal(here.input, options.terminal)?;
     let cannot = || format!("cannot connect to {name}");
     let output = dev::ATTACH_FOLLOW
         | dev::ATTACH_PRESSURE
@@ -187,12 +180,7 @@ pub fn attach_until_end(
         // Dropping the only writer is the end of input.
         None => drop(stdin),
     }
-    let raw = match here.input {
-        Some(input) if here.signals && options.terminal => {
-            RawMode::enter(input).context(|| "the terminal")?
-        }
-        _ => None,
-    };
+    let raw = enter_raw_mode(here.input.filter(|_| here.signals), options.terminal)?;
     let tell_size = || {
         if options.terminal
             && let Some(size) = terminal::size(io::stdout().as_fd())
@@ -206,16 +194,15 @@ pub fn attach_until_end(
     if join == Join::Start {
         instances::start(device, status)?;
     }
-    let mut impatience = 0;
+    let mut impatience = Impatience::default();
     let mut on_signal = |signal: i32| {
         if signal == SIGWINCH {
             tell_size();
             return Ok(());
         }
-        impatience += u32::from(matches!(signal, SIGINT | SIGTERM));
-        let passed = match impatience {
-            SIGNALS_TO_HALT.. => device.control(dev::HALT, id, 0),
-            _ => device.control(dev::SIGNAL, id, signal as u32),
+        let passed = match impatience.is_over_after(signal) {
+            true => device.control(dev::HALT, id, 0),
+            false => device.control(dev::SIGNAL, id, signal as u32),
         };
         match passed {
             // It has ended in this moment, or does not listen: the next signal may be the last.
@@ -237,6 +224,30 @@ pub fn attach_until_end(
         .status(id)
         .context(|| format!("cannot look at {name}"))?;
     exit_status(device, &ended, here.err)
+}
+
+/// Refuses to give a program a terminal whose input here is none.
+///
+/// # Errors
+/// Says so.
+pub(crate) fn check_terminal(input: Option<BorrowedFd<'_>>, terminal: bool) -> Result<()> {
+    if terminal && input.is_some_and(|input| !input.is_terminal()) {
+        return Err(Failure::new(
+            "standard input is not a terminal: leave --tty out",
+        ));
+    }
+    Ok(())
+}
+
+/// Makes the terminal here raw for a program that has one of its own.
+pub(crate) fn enter_raw_mode(
+    input: Option<BorrowedFd<'_>>,
+    terminal: bool,
+) -> Result<Option<RawMode<'_>>> {
+    match input.filter(|_| terminal) {
+        Some(input) => RawMode::enter(input).context(|| "the terminal"),
+        None => Ok(None),
+    }
 }
 
 /// Text of the last line of an instance's kernel log with `mark` in it, from behind that on.

@@ -22,6 +22,22 @@ const SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, S
 /// Size of the buffer between two descriptors, in bytes.
 const BUFFER_LEN: usize = 32 << 10;
 
+/// Number of `SIGINT` or `SIGTERM` after which a user does not wait for a program any more,
+/// whatever it makes of them.
+const SIGNALS_TO_LEAVE: u32 = 3;
+
+/// Count of the signals that ask to end.
+#[derive(Default)]
+pub struct Impatience(u32);
+
+impl Impatience {
+    /// Counts a signal; true if the user waits no more.
+    pub fn is_over_after(&mut self, signal: i32) -> bool {
+        self.0 += u32::from(matches!(signal, SIGINT | SIGTERM));
+        self.0 >= SIGNALS_TO_LEAVE
+    }
+}
+
 /// Signals the tool has received, as a descriptor that becomes readable.
 pub struct Signals {
     pipe: File,
@@ -61,12 +77,11 @@ impl Signals {
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let left = Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
             // An error is a signal, which the pipe tells of.
-            let _ = poll(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(&left));
+            let _ = poll(
+                &mut [PollFd::new(&self.pipe, PollFlags::IN)],
+                Some(&timespec(left)),
+            );
             if self.take().iter().any(|signal| *signal != SIGWINCH) {
                 return true;
             }
@@ -258,6 +273,13 @@ struct Ready {
     input: bool,
 }
 
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
 /// Copies what can be read now; false at the end.
 fn copy_available(from: &mut File, to: &mut dyn Write) -> io::Result<bool> {
     let mut buffer = [0; BUFFER_LEN];
@@ -283,11 +305,7 @@ pub fn wait_readable(
 ) -> io::Result<bool> {
     let mut fds = vec![PollFd::new(&from, PollFlags::IN)];
     fds.extend(signals.map(|signals| PollFd::new(&signals.pipe, PollFlags::IN)));
-    let time = Timespec {
-        tv_sec: time.as_secs() as i64,
-        tv_nsec: i64::from(time.subsec_nanos()),
-    };
-    match poll(&mut fds, Some(&time)) {
+    match poll(&mut fds, Some(&timespec(time))) {
         // The pipe tells which signal.
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
@@ -297,12 +315,7 @@ pub fn wait_readable(
 
 /// Whether reading `from` would not block.
 pub fn is_ready(from: impl AsFd) -> io::Result<bool> {
-    let mut fds = [PollFd::new(&from, PollFlags::IN)];
-    let now = rustix::event::Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    Ok(poll(&mut fds, Some(&now))? > 0)
+    wait_readable(from, None, Duration::ZERO)
 }
 
 #[cfg(test)]
