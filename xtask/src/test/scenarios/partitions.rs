@@ -100,8 +100,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     steps.extend(exact.into_iter().map(|step| step.limit(240)));
     steps.extend(resize::steps()?);
     steps.extend(pause::steps()?);
-    steps.extend(batch::steps(EXEC, &[])?);
-    for cases in [RESTART, APPLY] {
+    for cases in [EXEC, RESTART, APPLY] {
         let more = batch::steps(cases, &[])?;
         steps.extend(more.into_iter().map(|step| step.limit(120)));
     }
