@@ -11,7 +11,7 @@ extern crate alloc;
 
 use guard::Authority;
 
-mod beside;
+mod exec_program;
 mod proc_skerry;
 mod root;
 mod start;

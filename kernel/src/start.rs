@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 use abi::boot::{self, Boot};
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
-use fs::{Cred, File, FsStruct, OpenFlags};
+use fs::{Cred, File, FsStruct, OpenFlags, PATH_MAX};
 use guard::{Authority, BootToken, partition, role};
 use linux::{Hooks, InitProgram};
 use task::Group;
 
-use crate::beside;
+use crate::exec_program;
 use crate::proc_skerry;
 
 /// The first program (process 1) with its standard streams.
@@ -168,7 +168,7 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
             let threads = linux::process::process_table::thread_count();
             (threads as u32, linux::system::sysinfo::used_bytes())
         },
-        exec: beside::run,
+        exec: exec_program::run,
     };
     let listening = link::start(&token, hooks);
     if listening.is_err() {
@@ -194,8 +194,6 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
 
 /// Looks for the program's file in `PATH`, as a shell does.
 pub(crate) fn search_path(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
-    /// Linux's `PATH_MAX`: a longer name is that of no file.
-    const MAX: usize = 4096;
     if name.contains(&b'/') {
         return name.to_vec();
     }
@@ -211,7 +209,8 @@ pub(crate) fn search_path(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> V
     };
     let found = path
         .split(|byte| *byte == b':')
-        .filter(|dir| dir.len() + name.len() < MAX)
+        // A longer name is that of no file.
+        .filter(|dir| dir.len() + name.len() < PATH_MAX)
         .map(|dir| [dir, b"/", name].concat())
         .find(|file| exists(file));
     found.unwrap_or_else(|| name.to_vec())

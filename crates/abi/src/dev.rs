@@ -192,7 +192,7 @@ pub const EXEC_ENDED: u32 = 3;
 pub struct ExecState {
     /// `EXEC_STARTED` and so on.
     pub state: u32,
-    /// Depends on the state.
+    /// The error of one that was refused, the status of one that has ended; else 0.
     pub value: u32,
 }
 
@@ -273,13 +273,14 @@ pub const REASON_SHRINK: u32 = 7;
 pub const REASON_LIMIT: u32 = 8;
 /// `reason` of a failed [`RESIZE`]: another change was not answered yet.
 pub const REASON_PENDING: u32 = 9;
-/// `reason` of a failed [`RESIZE`]: it is paused.
+/// `reason` of a failed [`RESIZE`] or [`EXEC`]: the instance is paused.
 pub const REASON_PAUSED: u32 = 10;
-/// A CPU of the instance hangs.
+/// `reason` of a failed [`EXEC`]: a CPU of the instance hangs.
 pub const REASON_HUNG: u32 = 11;
-/// As many programs are at work in it as may be beside its first one.
+/// `reason` of a failed [`EXEC`]: as many programs are at work in the instance as may be beside its
+/// first one.
 pub const REASON_EXECS: u32 = 12;
-/// Its first program has not begun.
+/// `reason` of a failed [`EXEC`]: the instance's first program has not begun.
 pub const REASON_BOOTING: u32 = 13;
 
 /// `flags` of [`Create`]: print system calls into the kernel log.

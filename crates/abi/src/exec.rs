@@ -1,10 +1,10 @@
-//! Second programs of an instance (`skerry exec`): the places in the window through which the
+//! Second programs of an instance (`skerry exec`): the slots in the window through which the
 //! supervisor asks for one, and through which its streams go.
 //!
-//! A place is used by one program at a time. The supervisor empties it, writes the request and
-//! [`ExecPlace::asked`], and rings. From then on the instance may use the rings, until it has
+//! A slot is used by one program at a time. The supervisor empties it, writes the request and
+//! [`ExecSlot::asked`], and rings. From then on the instance may use the rings, until it has
 //! answered that it does not any more ([`Verdict::is_final`]); only then the supervisor may use
-//! the place again.
+//! the slot again.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -20,10 +20,10 @@ pub const STREAM_BYTES: usize = 8 << 10;
 /// Streams of a program, by number: standard input, standard output, standard error.
 pub const STREAMS: usize = 3;
 
-/// One place.
+/// A slot: request, answer and streams of one program.
 #[derive(Debug)]
 #[repr(C, align(4096))]
-pub struct ExecPlace {
+pub struct ExecSlot {
     /// Number of the program that is asked for; 0 before the first one. Written by the supervisor.
     pub asked: AtomicU32,
     /// Number of the program whose user has gone away. Written by the supervisor.
@@ -52,7 +52,7 @@ pub struct ExecPlace {
     pub areas: [[AtomicU8; STREAM_BYTES]; STREAMS],
 }
 
-const _: () = assert!(size_of::<ExecPlace>() == 0xb000);
+const _: () = assert!(size_of::<ExecSlot>() == 0xb000);
 
 /// Verdict of an instance on a program that it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the instance does not use the place any more.
+    /// Whether the instance does not use the slot any more.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Refused(_) | Self::Ended(_))
@@ -112,8 +112,8 @@ impl Answer {
     }
 }
 
-impl ExecPlace {
-    /// A place that was never used.
+impl ExecSlot {
+    /// A slot that was never used.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -144,7 +144,7 @@ impl ExecPlace {
     }
 }
 
-impl Default for ExecPlace {
+impl Default for ExecSlot {
     fn default() -> Self {
         Self::new()
     }
@@ -172,12 +172,12 @@ mod tests {
 
     #[test]
     fn an_answer_is_one_to_its_question_only() {
-        let place = ExecPlace::new();
-        assert_eq!(place.answer_to(0), None);
+        let slot = ExecSlot::new();
+        assert_eq!(slot.answer_to(0), None);
         let verdict = Verdict::Ended(3);
         let word = Answer { number: 2, verdict }.to_word();
-        place.answer.store(word, Ordering::Relaxed);
-        assert_eq!(place.answer_to(1), None);
-        assert_eq!(place.answer_to(2), Some(verdict));
+        slot.answer.store(word, Ordering::Relaxed);
+        assert_eq!(slot.answer_to(1), None);
+        assert_eq!(slot.answer_to(2), Some(verdict));
     }
 }

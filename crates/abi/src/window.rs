@@ -1,7 +1,7 @@
 //! The instance window: memory of the supervisor's that it shares with one instance.
 //!
 //! It holds status words, the halt word, six rings, the frames that hardware has lost, a heartbeat
-//! and counters for each CPU, what the instance tells of itself when it is asked, and places for
+//! and counters for each CPU, what the instance tells of itself when it is asked, and slots for
 //! programs that are run beside its first one ([`crate::exec`]). All of it is
 //! atomics: a dying or hostile instance may write anything at any time, and reading it stays
 //! defined. Neither side believes an index or a length in it; `ring` masks and validates. Positions
@@ -11,7 +11,7 @@ use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::descriptor::MAX_CPUS;
-use crate::exec::{EXECS, ExecPlace};
+use crate::exec::{EXECS, ExecSlot};
 pub use crate::usage::{CpuTimes, CpuUsage};
 
 /// `"SKERRYWN"` as a little-endian number.
@@ -238,14 +238,12 @@ pub struct RingHeader {
 }
 
 impl RingHeader {
-    /// Makes it that of an empty ring. By the supervisor, when the instance does not use it.
+    /// Makes it the header of an empty ring. By the supervisor, when the instance does not use it.
     pub fn reset(&self) {
-        for word in [&self.written, &self.read] {
-            word.store(0, Ordering::Relaxed);
-        }
-        for word in [&self.closed, &self.waiting] {
-            word.store(0, Ordering::Relaxed);
-        }
+        self.written.store(0, Ordering::Relaxed);
+        self.read.store(0, Ordering::Relaxed);
+        self.closed.store(0, Ordering::Relaxed);
+        self.waiting.store(0, Ordering::Relaxed);
     }
 
     /// An empty ring.
@@ -327,8 +325,8 @@ pub struct Window {
     pub heartbeats: [Heartbeat; MAX_CPUS],
     /// Counters of the instance's CPUs, likewise.
     pub usage: [CpuUsage; MAX_CPUS],
-    /// Places for programs that are run beside the first one.
-    pub execs: [ExecPlace; EXECS],
+    /// Slots for programs that are run beside the first one.
+    pub execs: [ExecSlot; EXECS],
 }
 
 const _: () = {
@@ -469,7 +467,7 @@ mod tests {
             klog_area: area(KLOG_BYTES).try_into().expect("as many"),
             heartbeats: [const { Heartbeat::new() }; MAX_CPUS],
             usage: [const { CpuUsage::new() }; MAX_CPUS],
-            execs: [const { ExecPlace::new() }; EXECS],
+            execs: [const { ExecSlot::new() }; EXECS],
         })
     }
 

@@ -1,4 +1,4 @@
-//! Programs that the supervisor asks for beside the first one (`abi::exec`): their places in the
+//! Programs that the supervisor asks for beside the first one (`abi::exec`): their slots in the
 //! window, and their streams as files.
 //!
 //! A thread of its own runs each program and waits for its end. From the answer that a program has
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use abi::boot::{self, Boot};
 use abi::errno::Errno;
-use abi::exec::{Answer, EXECS, ExecPlace, REQUEST_BYTES, STREAMS, Verdict};
+use abi::exec::{Answer, EXECS, ExecSlot, REQUEST_BYTES, STREAMS, Verdict};
 use fs::poll::{Events, PollQueue, PollTable};
 use fs::tty::Tty;
 use fs::{File, FileOps, OpenFlags, Result};
@@ -38,7 +38,7 @@ pub struct ExecRequest<'a> {
     pub user: u32,
     /// Group of the program.
     pub group: u32,
-    /// Its descriptors 0 to 2.
+    /// Standard streams: descriptors 0 to 2.
     pub stdio: ExecStdio,
 }
 
@@ -97,17 +97,17 @@ impl ExecFault {
     }
 }
 
-/// A place as this side has it.
-struct Place {
+/// A slot as this side has it.
+struct Slot {
     /// The last number that was asked for.
     seen: AtomicU32,
     /// Innermost of all locks here.
     current: Mutex<Option<Current>>,
-    /// Notified when the supervisor rang, and when the place is left.
+    /// Notified when the supervisor rang, and when the slot is left.
     changed: PollQueue,
 }
 
-/// The program that uses a place.
+/// The program that uses a slot.
 struct Current {
     number: u32,
     input: Consumer<'static>,
@@ -116,27 +116,27 @@ struct Current {
     terminal: Option<Arc<Terminal>>,
 }
 
-static PLACES: [Place; EXECS] = [const {
-    Place {
+static SLOTS: [Slot; EXECS] = [const {
+    Slot {
         seen: AtomicU32::new(0),
         current: Mutex::new(None),
         changed: PollQueue::new(),
     }
 }; EXECS];
 
-fn shared(at: usize) -> &'static ExecPlace {
+fn shared(at: usize) -> &'static ExecSlot {
     &window().execs[at]
 }
 
-/// The terminal of the program of a place.
+/// The terminal of the program of a slot.
 pub(crate) fn terminal(at: usize) -> Option<Arc<Terminal>> {
-    PLACES[at].current.lock().as_ref()?.terminal.clone()
+    SLOTS[at].current.lock().as_ref()?.terminal.clone()
 }
 
 /// Gives the program of this number its terminal; the ring of standard error is at its end then.
 /// The terminal is gone when the program is.
 pub(crate) fn set_terminal(at: usize, number: u32, terminal: Arc<Terminal>) {
-    let mut current = PLACES[at].current.lock();
+    let mut current = SLOTS[at].current.lock();
     if let Some(current) = current.as_mut().filter(|current| current.number == number) {
         current.outputs[1].close();
         current.terminal = Some(terminal);
@@ -144,19 +144,19 @@ pub(crate) fn set_terminal(at: usize, number: u32, terminal: Arc<Terminal>) {
 }
 
 /// Does what the supervisor asks for, and tells the users of streams to look again.
-pub(crate) fn look_at_places(run: RunProgram) {
-    for (at, place) in PLACES.iter().enumerate() {
+pub(crate) fn look_at_slots(run: RunProgram) {
+    for (at, slot) in SLOTS.iter().enumerate() {
         let asked = shared(at).asked.load(Ordering::Acquire);
-        if asked != place.seen.swap(asked, Ordering::Relaxed) {
+        if asked != slot.seen.swap(asked, Ordering::Relaxed) {
             begin(at, asked, run);
         }
         hang_up(at);
         exec_terminal::receive_input(at);
-        place.changed.notify();
+        slot.changed.notify();
     }
 }
 
-/// A request, copied before the place is answered for: afterwards the supervisor may write the next
+/// A request, copied before the slot is answered for: afterwards the supervisor may write the next
 /// one there.
 struct Asked {
     request: Vec<u8>,
@@ -167,7 +167,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(shared: &ExecPlace) -> Result<Self> {
+    fn read(shared: &ExecSlot) -> Result<Self> {
         let len = shared.request_len.load(Ordering::Relaxed) as usize;
         let mut request = fallible::with_capacity(len.min(REQUEST_BYTES))?;
         let bytes = shared.request.iter().take(len);
@@ -182,11 +182,11 @@ impl Asked {
     }
 }
 
-/// Takes a place for a program, and has a thread run it.
+/// Takes a slot for a program, and has a thread run it.
 fn begin(at: usize, number: u32, run: RunProgram) {
     let shared = shared(at);
     let producer = |stream: usize| Producer::new(&shared.rings[stream], &shared.areas[stream]);
-    let before = PLACES[at].current.lock().replace(Current {
+    let before = SLOTS[at].current.lock().replace(Current {
         number,
         input: Consumer::new(&shared.rings[0], &shared.areas[0]),
         outputs: [producer(1), producer(2)],
@@ -217,7 +217,7 @@ fn serve(at: usize, number: u32, asked: &Asked, run: RunProgram) {
         return leave(at, number, Verdict::Started);
     }
     let attended = {
-        let mut current = PLACES[at].current.lock();
+        let mut current = SLOTS[at].current.lock();
         let current = current.as_mut().filter(|current| current.number == number);
         current.map(|current| current.program = Some(program.clone()))
     };
@@ -287,9 +287,9 @@ fn answer(at: usize, number: u32, verdict: Verdict) {
     }
 }
 
-/// Uses a place no more, unless that was said before, and says so.
+/// Uses a slot no more, unless that was said before, and says so.
 fn leave(at: usize, number: u32, verdict: Verdict) {
-    let mut current = PLACES[at].current.lock();
+    let mut current = SLOTS[at].current.lock();
     let gone = current.take_if(|current| current.number == number);
     if gone.is_some() {
         // While nobody can write to the rings any more, and none begins anew.
@@ -297,14 +297,14 @@ fn leave(at: usize, number: u32, verdict: Verdict) {
     }
     drop(current);
     drop(gone);
-    PLACES[at].changed.notify();
+    SLOTS[at].changed.notify();
 }
 
-/// Leaves a place whose program's user has gone away, and tells the program.
+/// Leaves a slot whose program's user has gone away, and tells the program.
 fn hang_up(at: usize) {
     let hung_up = shared(at).hung_up.load(Ordering::Acquire);
     let gone = {
-        let mut current = PLACES[at].current.lock();
+        let mut current = SLOTS[at].current.lock();
         let gone = current.take_if(|current| current.number == hung_up);
         if gone.is_some() {
             answer(at, hung_up, Verdict::Ended(HUNG_UP));
@@ -317,26 +317,27 @@ fn hang_up(at: usize) {
     }
 }
 
+/// Has `get` look for something of the program of this number.
+fn find<R>(number: u32, get: impl Fn(&Current) -> Option<R>) -> Option<R> {
+    SLOTS.iter().find_map(|slot| {
+        let current = slot.current.lock();
+        current
+            .as_ref()
+            .filter(|current| current.number == number)
+            .and_then(&get)
+    })
+}
+
 /// Delivers a signal to the program of this number.
 pub(crate) fn signal(number: u32, signal: u32) {
-    let program = PLACES.iter().find_map(|place| {
-        let current = place.current.lock();
-        let current = current.as_ref().filter(|current| current.number == number);
-        current.and_then(|current| current.program.clone())
-    });
-    if let Some(program) = program {
+    if let Some(program) = find(number, |current| current.program.clone()) {
         program.signal(signal);
     }
 }
 
 /// Tells the terminal of the program of this number its size.
 pub(crate) fn resize(number: u32, winsize: u32) {
-    let terminal = PLACES.iter().find_map(|place| {
-        let current = place.current.lock();
-        let current = current.as_ref().filter(|current| current.number == number);
-        current.and_then(|current| current.terminal.clone())
-    });
-    if let Some(terminal) = terminal {
+    if let Some(terminal) = find(number, |current| current.terminal.clone()) {
         terminal.resize(winsize);
     }
 }
@@ -350,12 +351,12 @@ pub(crate) struct ExecStream {
 
 impl ExecStream {
     pub(crate) fn changed(&self) -> &'static PollQueue {
-        &PLACES[self.at].changed
+        &SLOTS[self.at].changed
     }
 
     /// Does something with the rings; `None` if the stream leads nowhere any more.
     fn with<R>(&self, act: impl FnOnce(&mut Current) -> R) -> Option<R> {
-        let mut current = PLACES[self.at].current.lock();
+        let mut current = SLOTS[self.at].current.lock();
         current
             .as_mut()
             .filter(|current| current.number == self.number)

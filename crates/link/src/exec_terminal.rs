@@ -1,5 +1,5 @@
 //! Terminals of programs that are run beside the first one (`skerry exec -t`): pseudo-terminals
-//! whose line is the rings of the program's place.
+//! whose line is the rings of the program's slot.
 
 use alloc::sync::Arc;
 
@@ -55,7 +55,7 @@ pub(crate) fn open(at: usize, number: u32, owner: (u32, u32), winsize: u32) -> R
     Ok(tty)
 }
 
-/// Passes standard input to the terminal of a place's program, as far as it has room. Its end means
+/// Passes standard input to the terminal of a slot's program, as far as it has room. Its end means
 /// nothing: who is at the terminal may type nothing more.
 pub(crate) fn receive_input(at: usize) {
     let Some(terminal) = exec::terminal(at) else {
@@ -84,7 +84,7 @@ pub(crate) fn receive_input(at: usize) {
 }
 
 impl Terminal {
-    /// Tells it its size: rows and columns, in halves.
+    /// Sets its size: rows in the upper and columns in the lower half.
     pub(crate) fn resize(&self, winsize: u32) {
         self.pts.tty().set_winsize(WinSize {
             rows: (winsize >> 16) as u16,

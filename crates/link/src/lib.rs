@@ -112,7 +112,7 @@ fn control_thread(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
         handle_messages(messages, hooks);
         answer_question(hooks);
         streams::notify_streams();
-        exec::look_at_places(hooks.exec);
+        exec::look_at_slots(hooks.exec);
         terminal::receive_input();
         DOORBELL.wait();
     }

@@ -57,9 +57,9 @@ pub mod time;
 pub mod uaccess;
 pub(crate) mod uio;
 
+pub use entry::exec_program;
 pub use entry::init::{Hooks, InitProgram, init, signal_init, spawn_init};
 pub use entry::object_counts::object_counts;
-pub use entry::outside;
 pub use process::task::{Task, current_task};
 pub use state::boot_network::configure as configure_network;
 pub use state::namespaces::host as network_host;

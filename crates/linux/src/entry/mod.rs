@@ -3,9 +3,9 @@
 
 #[macro_use]
 pub(crate) mod dispatch;
+pub mod exec_program;
 pub mod init;
 pub(crate) mod object_counts;
-pub mod outside;
 pub mod syscall_table;
 pub mod syscall_trace;
 pub(crate) mod taskstats;

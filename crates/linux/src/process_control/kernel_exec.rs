@@ -1,5 +1,5 @@
 //! Programs that the kernel starts itself, without a parent: process 1, those that take core dumps,
-//! and those that somebody outside asks for.
+//! and those that the supervisor asks for.
 
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};

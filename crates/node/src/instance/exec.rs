@@ -1,6 +1,6 @@
 //! Programs that are run beside the first one of an instance (`abi::exec`).
 //!
-//! Each has a place in the window, from the request to the instance's word that it uses it no more.
+//! Each has a slot in the window, from the request to the instance's word that it uses it no more.
 //! Nothing is kept of them but what is in [`Programs`]: what they write stays in their rings until
 //! somebody reads it, and nobody waits for an instance but who asked for the program.
 
@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 
 use abi::dev::{self, ExecState};
 use abi::errno::Errno;
-use abi::exec::{EXECS, ExecPlace, REQUEST_BYTES, STREAMS, Verdict};
+use abi::exec::{EXECS, ExecSlot, REQUEST_BYTES, STREAMS, Verdict};
 use abi::msg::{self, Message};
 use fs::Result;
 use guard::partition::Partition;
@@ -20,9 +20,9 @@ use crate::brief::{BriefGuard, lock_briefly};
 /// Status of a program that ended with its instance.
 const KILLED: u8 = 128 + 9;
 
-/// A place, as the supervisor has it.
+/// A slot, as the supervisor has it.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct Slot {
     /// Number of the program that uses it; 0 if none does.
     number: u32,
     /// Whether somebody has its descriptor.
@@ -34,13 +34,18 @@ struct Place {
     positions: [u64; STREAMS],
 }
 
-impl Place {
+impl Slot {
     /// Takes in what the instance says: a program starts once, and ends once.
-    fn follow(&mut self, shared: &ExecPlace) {
+    fn follow(&mut self, shared: &ExecSlot) {
         let said = shared.answer_to(self.number);
-        if self.number != 0 && !self.verdict.is_some_and(Verdict::is_final) && said.is_some() {
+        if self.number != 0 && !self.is_over() && said.is_some() {
             self.verdict = said;
         }
+    }
+
+    /// Whether the instance has said its last word of the program.
+    fn is_over(&self) -> bool {
+        self.verdict.is_some_and(Verdict::is_final)
     }
 
     /// Whether neither the instance nor anybody here has to do with it.
@@ -54,10 +59,10 @@ impl Place {
     }
 }
 
-/// All places of an instance.
+/// All slots of an instance.
 #[derive(Default)]
 pub(super) struct Programs {
-    places: [Place; EXECS],
+    slots: [Slot; EXECS],
     /// Number of the last program.
     last: u32,
 }
@@ -77,38 +82,38 @@ pub(crate) enum ExecError {
     Booting,
     Paused,
     Hung,
-    /// As many are at work as may be.
+    /// All slots are in use.
     Full,
     TooLong,
 }
 
-/// A place in use, with what the two sides share of it.
+/// A slot in use, with what the two sides share of it.
 struct Found<'a> {
     record: BriefGuard<'a, InstanceState>,
     at: usize,
 }
 
 impl Found<'_> {
-    fn place(&mut self) -> &mut Place {
-        &mut self.record.programs.places[self.at]
+    fn slot(&mut self) -> &mut Slot {
+        &mut self.record.programs.slots[self.at]
     }
 
-    /// Does something with a place and what is shared of it; `None` once the instance has ended.
-    fn with<R>(&mut self, act: impl FnOnce(&mut Place, &ExecPlace, &Partition) -> R) -> Option<R> {
+    /// Does something with a slot and what is shared of it; `None` once the instance has ended.
+    fn with<R>(&mut self, act: impl FnOnce(&mut Slot, &ExecSlot, &Partition) -> R) -> Option<R> {
         let record = &mut *self.record;
         let partition = record.partition.as_ref()?;
-        let place = &mut record.programs.places[self.at];
+        let slot = &mut record.programs.slots[self.at];
         let shared = &partition.window().execs[self.at];
-        place.follow(shared);
-        Some(act(place, shared, partition))
+        slot.follow(shared);
+        Some(act(slot, shared, partition))
     }
 }
 
 impl Instance {
     fn program(&self, number: u32) -> Result<Found<'_>> {
         let record = lock_briefly(&self.record);
-        let places = &record.programs.places;
-        let at = places.iter().position(|place| place.number == number);
+        let slots = &record.programs.slots;
+        let at = slots.iter().position(|slot| slot.number == number);
         let at = at.filter(|_| number != 0).ok_or(Errno::ENOENT)?;
         Ok(Found { record, at })
     }
@@ -135,23 +140,23 @@ impl Instance {
             return Err(ExecError::Hung);
         }
         let window = partition.window();
-        let Programs { places, last } = &mut record.programs;
-        for (place, shared) in places.iter_mut().zip(&window.execs) {
-            place.follow(shared);
+        let Programs { slots, last } = &mut record.programs;
+        for (slot, shared) in slots.iter_mut().zip(&window.execs) {
+            slot.follow(shared);
         }
-        let free = places
+        let free = slots
             .iter_mut()
             .zip(&window.execs)
-            .find(|(place, _)| place.is_free());
-        let Some((place, shared)) = free else {
+            .find(|(slot, _)| slot.is_free());
+        let Some((slot, shared)) = free else {
             return Err(ExecError::Full);
         };
         *last = last.wrapping_add(1).max(1);
-        *place = Place {
+        *slot = Slot {
             number: *last,
             attended: true,
             detached: program.detached,
-            ..Place::default()
+            ..Slot::default()
         };
         shared.rings.iter().for_each(abi::window::RingHeader::reset);
         for (to, from) in shared.request.iter().zip(program.request) {
@@ -179,9 +184,9 @@ impl Instance {
         };
         let found = self.program(number).ok();
         let verdict = found.and_then(|mut found| {
-            let verdict = found.with(|place, _, _| place.verdict);
+            let verdict = found.with(|slot, _, _| slot.verdict);
             // Of one that has ended with its instance nothing more is to be heard.
-            let last = found.place().verdict.filter(|verdict| verdict.is_final());
+            let last = found.slot().verdict.filter(|verdict| verdict.is_final());
             verdict.unwrap_or(Some(last.unwrap_or(Verdict::Ended(KILLED))))
         })?;
         Some(match verdict {
@@ -209,10 +214,10 @@ impl Instance {
         let Ok(mut found) = self.program(number) else {
             return;
         };
-        found.place().attended = false;
-        found.with(|place, shared, partition| {
-            if !place.detached && !place.verdict.is_some_and(Verdict::is_final) {
-                shared.hung_up.store(place.number, Ordering::Release);
+        found.slot().attended = false;
+        found.with(|slot, shared, partition| {
+            if !slot.detached && !slot.is_over() {
+                shared.hung_up.store(slot.number, Ordering::Release);
                 partition.ring();
             }
         });
@@ -223,8 +228,8 @@ impl Instance {
         let Ok(mut found) = self.program(number) else {
             return Some(0);
         };
-        let read = found.with(|place, shared, partition| {
-            let position = place.positions[stream];
+        let read = found.with(|slot, shared, partition| {
+            let position = slot.positions[stream];
             let mut ring = Consumer::resume(&shared.rings[stream], &shared.areas[stream], position);
             let mut count = ring.pop(buf);
             if count == 0 {
@@ -232,12 +237,12 @@ impl Instance {
                 ring.want_doorbell();
                 count = ring.pop(buf);
             }
-            place.positions[stream] = ring.position();
+            slot.positions[stream] = ring.position();
             if ring.made_room(count) {
                 partition.ring();
             }
-            place.follow(shared);
-            let over = ring.is_at_end() || place.verdict.is_some_and(Verdict::is_final);
+            slot.follow(shared);
+            let over = ring.is_at_end() || slot.is_over();
             (count > 0 || over && ring.is_empty()).then_some(count)
         });
         read.unwrap_or(Some(0))
@@ -248,11 +253,11 @@ impl Instance {
         let Ok(mut found) = self.program(number) else {
             return (true, true);
         };
-        let look = found.with(|place, shared, _| {
-            let position = place.positions[stream];
+        let look = found.with(|slot, shared, _| {
+            let position = slot.positions[stream];
             let ring = Consumer::resume(&shared.rings[stream], &shared.areas[stream], position);
             ring.want_doorbell();
-            let over = ring.is_at_end() || place.verdict.is_some_and(Verdict::is_final);
+            let over = ring.is_at_end() || slot.is_over();
             let is_empty = ring.is_empty();
             (!is_empty || over, over && is_empty)
         });
@@ -262,13 +267,13 @@ impl Instance {
     /// Writes to the standard input of a program what fits; `EPIPE` when it has ended.
     pub(crate) fn exec_write(&self, number: u32, bytes: &[u8]) -> Result<usize> {
         let mut found = self.program(number).map_err(|_| Errno::EPIPE)?;
-        let written = found.with(|place, shared, partition| {
-            if place.verdict.is_some_and(Verdict::is_final) {
+        let written = found.with(|slot, shared, partition| {
+            if slot.is_over() {
                 return Err(Errno::EPIPE);
             }
-            let mut ring = Producer::resume(&shared.rings[0], &shared.areas[0], place.positions[0]);
+            let mut ring = Producer::resume(&shared.rings[0], &shared.areas[0], slot.positions[0]);
             let count = ring.push(bytes);
-            place.positions[0] = ring.position();
+            slot.positions[0] = ring.position();
             if count > 0 && ring.take_wanted() {
                 partition.ring();
             }
@@ -282,9 +287,9 @@ impl Instance {
         let Ok(mut found) = self.program(number) else {
             return true;
         };
-        let look = found.with(|place, shared, _| {
-            let ring = Producer::resume(&shared.rings[0], &shared.areas[0], place.positions[0]);
-            ring.free() > 0 || place.verdict.is_some_and(Verdict::is_final)
+        let look = found.with(|slot, shared, _| {
+            let ring = Producer::resume(&shared.rings[0], &shared.areas[0], slot.positions[0]);
+            ring.free() > 0 || slot.is_over()
         });
         look.unwrap_or(true)
     }
@@ -292,8 +297,8 @@ impl Instance {
     /// No more standard input will come for a program.
     pub(crate) fn exec_close_input(&self, number: u32) {
         if let Ok(mut found) = self.program(number) {
-            found.with(|place, shared, partition| {
-                Producer::resume(&shared.rings[0], &shared.areas[0], place.positions[0]).close();
+            found.with(|slot, shared, partition| {
+                Producer::resume(&shared.rings[0], &shared.areas[0], slot.positions[0]).close();
                 partition.ring();
             });
         }
@@ -308,20 +313,20 @@ mod tests {
 
     use super::*;
 
-    /// A place in use by program 7, after an instance has said these words one after the other.
-    fn after(words: &[u64], detached: bool) -> Place {
-        let shared = Box::new(ExecPlace::new());
-        let mut place = Place {
+    /// A slot in use by program 7, after an instance has said these words one after the other.
+    fn after(words: &[u64], detached: bool) -> Slot {
+        let shared = Box::new(ExecSlot::new());
+        let mut slot = Slot {
             number: 7,
             attended: true,
             detached,
-            ..Place::default()
+            ..Slot::default()
         };
         for word in words {
             shared.answer.store(*word, Ordering::Relaxed);
-            place.follow(&shared);
+            slot.follow(&shared);
         }
-        place
+        slot
     }
 
     fn say(number: u32, verdict: Verdict) -> u64 {
@@ -353,10 +358,10 @@ mod tests {
     fn a_place_is_free_when_both_sides_have_left_it() {
         let (started, ended) = (say(7, Verdict::Started), say(7, Verdict::Ended(3)));
         let free = |words: &[u64], detached, attended| {
-            let place = after(words, detached);
-            Place { attended, ..place }.is_free()
+            let slot = after(words, detached);
+            Slot { attended, ..slot }.is_free()
         };
-        assert!(Place::default().is_free());
+        assert!(Slot::default().is_free());
         for detached in [false, true] {
             assert!(!free(&[], detached, false), "it has not answered");
             assert!(free(&[ended], detached, false) && !free(&[ended], detached, true));

@@ -1,4 +1,4 @@
-//! Programs that somebody outside asks for, beside process 1 (`skerry exec`): without a parent, in
+//! Programs that the supervisor asks for, beside process 1 (`skerry exec`): without a parent, in
 //! a session of their own.
 
 use alloc::sync::Arc;
@@ -16,7 +16,7 @@ use crate::state::credentials::{Credentials, Ids};
 use crate::state::rlimit;
 
 /// A program that was asked for, while it runs and after its end.
-pub struct OutsideProgram {
+pub struct RunningProgram {
     process: Arc<Process>,
 }
 
@@ -34,12 +34,12 @@ pub fn context() -> Result<Arc<FsStruct>, Errno> {
 ///
 /// # Errors
 /// Those of `execve(2)`.
-pub fn spawn_outside(
+pub fn spawn(
     program: InitProgram,
     context: Arc<FsStruct>,
     stdio: [Arc<File>; 3],
     (user, group): (u32, u32),
-) -> Result<OutsideProgram, Errno> {
+) -> Result<RunningProgram, Errno> {
     let root = Credentials::root();
     let cred = Credentials {
         group: Ids::all(group),
@@ -62,10 +62,10 @@ pub fn spawn_outside(
     })?;
     let terminal = program.terminal;
     let process = prepared.start(|| take_terminal(terminal), || ())?;
-    Ok(OutsideProgram { process })
+    Ok(RunningProgram { process })
 }
 
-impl OutsideProgram {
+impl RunningProgram {
     /// Sends it a signal, as the terminal does.
     pub fn signal(&self, signo: i32) {
         if (1..=siginfo::NSIG).contains(&signo) && !process_table::has_ended(&self.process) {

@@ -9,14 +9,14 @@ use abi::errno::Errno;
 use fs::File;
 use link::{ExecProgram, ExecRequest, ExecStdio};
 use linux::InitProgram;
-use linux::outside::{self, OutsideProgram};
+use linux::exec_program::{self, RunningProgram};
 
 use crate::start::{open_file, search_path};
 
 /// A program that runs beside the first one.
-struct Beside(OutsideProgram);
+struct Running(RunningProgram);
 
-impl ExecProgram for Beside {
+impl ExecProgram for Running {
     fn signal(&self, signal: u32) {
         self.0.signal(signal as i32);
     }
@@ -39,7 +39,7 @@ pub(crate) fn run(request: &ExecRequest<'_>) -> Result<Arc<dyn ExecProgram>, Err
     for argument in request.boot.arguments() {
         fallible::push(&mut args, fallible::copy_of(argument)?)?;
     }
-    let context = outside::context()?;
+    let context = exec_program::context()?;
     let path = search_path(&context, args.first().ok_or(Errno::EINVAL)?, &env);
     let device = |path: &[u8]| -> Result<[Arc<File>; 3], Errno> {
         let file = open_file(&context, path).ok_or(Errno::ENXIO)?;
@@ -66,8 +66,8 @@ pub(crate) fn run(request: &ExecRequest<'_>) -> Result<Arc<dyn ExecProgram>, Err
         terminal,
     };
     let user = (request.user, request.group);
-    let running = outside::spawn_outside(program, context, stdio, user)?;
-    Ok(Arc::new(Beside(running)))
+    let running = exec_program::spawn(program, context, stdio, user)?;
+    Ok(Arc::new(Running(running)))
 }
 
 /// The first program's variables, but for those that are asked for; of several of a name the last
