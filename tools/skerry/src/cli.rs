@@ -228,8 +228,7 @@ fn run_command(
         Command::Pause(names) => {
             let store = open_store()?;
             for_each_name(&names, here.out, |name| {
-                let (_lock, status) = managed::find_locked(device, &store, name)?;
-                instances::pause(device, &status)
+                managed::pause(device, &store, name)
             })
         }
         Command::Unpause(names) => for_each_name(&names, here.out, |name| {

@@ -484,20 +484,27 @@ pub fn start(device: &dyn Device, status: &Status) -> Result<()> {
     })
 }
 
-/// Has all CPUs of a running instance stand still, and waits until they do.
+/// Waits until an instance has a program, which is what a pause has stand still.
 ///
 /// # Errors
-/// Why it is not paused. One whose CPUs have not obeyed after a while is when they do.
-pub fn pause(device: &dyn Device, status: &Status) -> Result<()> {
-    let (id, name) = (status.id, label(status));
-    if status.state == dev::STATE_RUNNING {
-        // One that has no program yet has nothing to stand still.
-        device
-            .wait_up(id, Some(PAUSE_LIMIT))
-            .context(|| format!("cannot wait for the program of {name}"))?;
+/// If it has none after a while.
+pub fn wait_pausable(device: &dyn Device, status: &Status) -> Result<()> {
+    if status.state != dev::STATE_RUNNING {
+        return Ok(());
     }
     device
-        .control(dev::PAUSE, id, 0)
+        .wait_up(status.id, Some(PAUSE_LIMIT))
+        .context(|| format!("cannot wait for the program of {}", label(status)))
+}
+
+/// Tells all CPUs of a running instance to stand still; [`wait_paused`] waits until they do.
+///
+/// # Errors
+/// Why they were not told.
+pub fn pause(device: &dyn Device, status: &Status) -> Result<()> {
+    let name = label(status);
+    device
+        .control(dev::PAUSE, status.id, 0)
         .map_err(|error| match error.raw_os_error() {
             Some(libc::EALREADY) => Failure::new(format!("{name} is paused already")),
             Some(libc::ESRCH) => Failure::new(format!(
@@ -507,7 +514,15 @@ pub fn pause(device: &dyn Device, status: &Status) -> Result<()> {
                 "{name} has not answered the last change yet: try again when it has"
             )),
             _ => Failure::new(format!("cannot pause {name}: {}", plain(&error))),
-        })?;
+        })
+}
+
+/// Waits until all CPUs of an instance that was told to pause stand still.
+///
+/// # Errors
+/// Why it is not paused. One whose CPUs have not obeyed after a while is when they do.
+pub fn wait_paused(device: &dyn Device, status: &Status) -> Result<()> {
+    let (id, name) = (status.id, label(status));
     device
         .wait_paused(id, Some(PAUSE_LIMIT))
         .map_err(|error| match error.kind() {
@@ -518,12 +533,15 @@ pub fn pause(device: &dyn Device, status: &Status) -> Result<()> {
             )),
             _ => Failure::new(format!("cannot wait for {name}: {}", plain(&error))),
         })?;
-    let now = device
-        .status(id)
-        .context(|| format!("cannot look at {name}"))?;
+    let ended = || Failure::new(format!("{name} has ended meanwhile"));
+    let now = match device.status(id) {
+        // It was removed at once.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(ended()),
+        now => now.context(|| format!("cannot look at {name}"))?,
+    };
     match now.paused {
         dev::PAUSED_YES => Ok(()),
-        _ if has_ended(&now) => Err(Failure::new(format!("{name} has ended meanwhile"))),
+        _ if has_ended(&now) => Err(ended()),
         _ => Err(Failure::new(format!(
             "somebody else has unpaused {name} meanwhile"
         ))),
@@ -776,6 +794,7 @@ mod tests {
         let running = find(&mock, "box").unwrap();
         refused(unpause(&mock, &running), "is not paused");
         pause(&mock, &running).unwrap();
+        wait_paused(&mock, &running).unwrap();
         refused(pause(&mock, &running), "is paused already");
         refused(start(&mock, &running), "it is paused (`skerry unpause box`");
         unpause(&mock, &running).unwrap();
@@ -783,7 +802,11 @@ mod tests {
         let deaf = create(&mock, &request("deaf", &["ignore"]), SystemTime::now()).unwrap();
         start(&mock, &deaf).unwrap();
         let deaf = find(&mock, "deaf").unwrap();
-        refused(pause(&mock, &deaf), "not all CPUs of deaf stand still");
+        pause(&mock, &deaf).unwrap();
+        refused(
+            wait_paused(&mock, &deaf),
+            "not all CPUs of deaf stand still",
+        );
         unpause(&mock, &deaf).unwrap();
     }
 

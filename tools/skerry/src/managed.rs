@@ -97,6 +97,19 @@ pub fn start(device: &dyn Device, store: &Store, name: &str) -> Result<()> {
     instances::start(device, &status)
 }
 
+/// Has all CPUs of a running instance stand still, and waits until they do: without the lock, so
+/// that one whose CPUs never do can be ended meanwhile.
+///
+/// # Errors
+/// Why it is not paused.
+pub fn pause(device: &dyn Device, store: &Store, name: &str) -> Result<()> {
+    instances::wait_pausable(device, &instances::find(device, name)?)?;
+    let (lock, status) = find_locked(device, store, name)?;
+    instances::pause(device, &status)?;
+    drop(lock);
+    instances::wait_paused(device, &status)
+}
+
 /// Notes that somebody has stopped an instance, so that no policy starts it again, and returns it.
 ///
 /// # Errors
