@@ -76,7 +76,7 @@ fn grown(printed: &str) -> Result<String> {
     let entry = json::instance(part(printed, "ls")?, "grow")?;
     ensure!(entry["memory"] == 264 * MIB, "{entry}");
     let logs = part(printed, "logs")?;
-    let wanted = "ready\nchecked 201 MiB\n150000000";
+    let wanted = "ready\nchecked 201 MiB\n149946368";
     ensure!(logs == wanted, "{logs}");
     let epochs: u64 = part(printed, "epochs")?.parse()?;
     ensure!(epochs == 100, "{epochs} epochs were adopted");
