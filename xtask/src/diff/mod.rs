@@ -83,8 +83,10 @@ pub struct Arguments {
 /// Findings of a run.
 #[derive(Default, serde::Serialize)]
 pub struct Found {
-    seed: u64,
-    programs: u64,
+    /// The seed of the random ones.
+    pub seed: u64,
+    /// Programs that Skerry ran.
+    pub programs: u64,
     /// Programs that Linux did not run, since its answers are kept.
     kept: u64,
     /// Programs by known difference.
@@ -111,16 +113,6 @@ impl Found {
         )
     }
 
-    /// Names of the differences that are new.
-    pub fn names(&self) -> impl Iterator<Item = String> {
-        self.differences.keys().cloned()
-    }
-
-    /// Whether a kernel died.
-    pub fn has_deaths(&self) -> bool {
-        self.names().any(|name| name.starts_with(DIED))
-    }
-
     /// Whether there is nothing new.
     pub fn is_clean(&self) -> bool {
         self.differences.is_empty()
@@ -137,6 +129,15 @@ pub enum LinuxAnswers {
     /// The answer is kept from before; Linux runs only programs of which that is not so, or that
     /// Skerry answers otherwise.
     Kept,
+    /// Nobody asks Linux: the only question is whether the kernel dies.
+    NotAsked,
+}
+
+impl LinuxAnswers {
+    /// Whether Linux runs every program.
+    fn asks_all(self) -> bool {
+        matches!(self, Self::Asked | Self::AskedForCoverage)
+    }
 }
 
 /// Options of a run.
@@ -411,7 +412,7 @@ impl Pair {
             known: Known::read()?,
             answers: match options.linux {
                 LinuxAnswers::Kept => Answers::kept()?,
-                LinuxAnswers::Asked | LinuxAnswers::AskedForCoverage => Answers::default(),
+                _ => Answers::default(),
             },
             seen: Default::default(),
         })
@@ -426,7 +427,7 @@ impl Pair {
         };
         // Both boot, side by side, before the time counts.
         self.skerry.send("coverage")?;
-        if options.linux != LinuxAnswers::Kept {
+        if options.linux.asks_all() {
             self.linux.ask("coverage")?;
         }
         while self.skerry.line()?.is_some() {}
@@ -465,18 +466,18 @@ impl Pair {
         let command = batch.command();
         let kept = match options.linux {
             LinuxAnswers::Kept => self.answers.to(&batch.programs()),
-            LinuxAnswers::Asked | LinuxAnswers::AskedForCoverage => None,
+            _ => None,
         };
-        if kept.is_none() {
+        let asked = kept.is_none() && options.linux != LinuxAnswers::NotAsked;
+        if asked {
             self.linux.send(&command)?;
         }
         let sent = self.skerry.send(&command);
-        let (theirs, they_answered) = match kept {
-            Some(kept) => {
-                found.kept += batch.count;
-                (kept, Ok(()))
-            }
-            None => self.linux.answers(batch.count),
+        found.kept += kept.as_ref().map_or(0, |_| batch.count);
+        let (theirs, they_answered) = if asked {
+            self.linux.answers(batch.count)
+        } else {
+            (kept.unwrap_or_default(), Ok(()))
         };
         // A program that ends Linux, by filling its memory say, cannot be compared; nor can those
         // after it in the batch.
