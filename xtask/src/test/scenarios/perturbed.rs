@@ -54,9 +54,10 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
                     .any(|beginning| name.starts_with(beginning))
             };
             let chosen = choose(|_, name| is_concurrent(name).then_some(side))?;
+            let seed = seed()?;
             let family = Family {
                 cpus,
-                append: format!("sched=perturb,seed={}", seed()?),
+                append: [(); 2].map(|()| format!("sched=perturb,seed={seed}")),
             };
             checks.extend(family.run(setting, chosen)?);
         }

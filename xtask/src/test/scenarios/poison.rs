@@ -12,7 +12,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let chosen = choose(|index, _| Some(sides[index % sides.len()]))?;
     Family {
         cpus: 2,
-        append: "debug=poison".into(),
+        append: ["debug=poison"; 2].map(str::to_owned),
     }
     .run(setting, chosen)
 }
