@@ -25,8 +25,8 @@ pub const MOUNTS: &[&str] = &["hostname", "mount", "util-linux"];
 /// Packages for developing software, beside [`BASE`].
 pub const DEVELOPMENT: &[&str] = &["gcc", "git", "libc6-dev", "make"];
 
-/// Programs that trace others, and what makes one for them, beside [`BASE`].
-pub const TRACING: &[&str] = &["gcc", "gdb", "libc6-dev", "strace"];
+/// Programs that trace others, beside [`BASE`].
+pub const TRACING: &[&str] = &["gdb", "strace"];
 
 /// The listing of PCI functions.
 pub const PCI: &[&str] = &["pciutils"];

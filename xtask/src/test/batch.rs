@@ -324,6 +324,11 @@ fn parse(output: &str) -> BTreeMap<usize, Ran> {
     results
 }
 
+/// How long something took, of milliseconds.
+pub fn seconds(took: u32) -> String {
+    format!("{:.1} s", f64::from(took) / 1000.0)
+}
+
 fn judge(step: &Step, ran: &Ran) -> Result<String> {
     let printed = ran.output.trim();
     match ran.status {
@@ -335,9 +340,7 @@ fn judge(step: &Step, ran: &Ran) -> Result<String> {
         Some(0) => {}
         Some(status) => bail!("it ended with status {status} and printed {printed:?}"),
     }
-    let seen = ran.took.map_or_else(String::new, |took| {
-        format!("{:.1} s", f64::from(took) / 1000.0)
-    });
+    let seen = ran.took.map_or_else(String::new, seconds);
     match &step.expect {
         Expect::SameAsHost => {
             let expected = on_host(&step.script)?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Check;
+use super::{Check, batch};
 use crate::cleanup::Directory;
 use crate::rootfs;
 use crate::vm::{Addition, Ending, Machine, last_lines};
@@ -33,6 +33,8 @@ pub struct Ran {
     pub printed: String,
     /// Exit status; 137 if it took too long, None if it was not over when the instance ended.
     pub status: Option<i32>,
+    /// Milliseconds that it took.
+    pub took: Option<u32>,
 }
 
 /// An instance for cases.
@@ -60,8 +62,9 @@ shopt -s nullglob
 for script in cases/*; do
     rm -rf work; mkdir work; cd work
     echo "@@case ${script#*/}"
+    began=${EPOCHREALTIME/./}
     timeout -s KILL $2 bash ../$script < /dev/null 2>&1
-    printf '\n@@end %s\n' $?
+    printf '\n@@end %s %s\n' $? $(((${EPOCHREALTIME/./} - began) / 1000))
     cd ..
 done
 "#;
@@ -104,27 +107,22 @@ pub fn check(machine: Machine, instance: &Instance<'_>, cases: &[Case]) -> Resul
     let ran = instance.run(machine, &scripts)?;
     let judge = |((case, ran), host): ((&Case, &Ran), &Ran)| {
         let result = match &case.prints {
-            Some(prints) => agree(
-                ran,
-                &Ran {
-                    printed: prints.trim().into(),
-                    status: Some(0),
-                },
-            ),
-            None => agree(ran, host),
+            Some(prints) => agree(ran, prints.trim(), Some(0)),
+            None => agree(ran, &host.printed, host.status),
         };
-        Check::new(&case.name, result)
+        let took = ran.took.map_or_else(String::new, batch::seconds);
+        Check::new(&case.name, result.map(|()| took))
     };
     Ok(cases.iter().zip(&ran).zip(&host).map(judge).collect())
 }
 
-fn agree(ran: &Ran, expected: &Ran) -> Result<String> {
+fn agree(ran: &Ran, printed: &str, status: Option<i32>) -> Result<()> {
     ensure!(
         ran.status != Some(KILLED),
         "it did not end in time; it printed\n{}",
         ran.printed
     );
-    let (mut left, mut right) = (ran.printed.lines(), expected.printed.lines());
+    let (mut left, mut right) = (ran.printed.lines(), printed.lines());
     for number in 1.. {
         match (left.next(), right.next()) {
             (None, None) => break,
@@ -139,12 +137,12 @@ fn agree(ran: &Ran, expected: &Ran) -> Result<String> {
         }
     }
     ensure!(
-        ran.status == expected.status,
+        ran.status == status,
         "it ended with {:?} instead of {:?}",
         ran.status,
-        expected.status
+        status
     );
-    Ok(String::new())
+    Ok(())
 }
 
 impl Instance<'_> {
@@ -228,15 +226,16 @@ fn results(output: &str, count: usize) -> Vec<Ran> {
         let Ok(index) = index.trim().parse::<usize>() else {
             continue;
         };
-        let (printed, status) = match rest.rsplit_once("\n@@end ") {
-            Some((printed, status)) => (printed, status.trim().parse().ok()),
-            None => (rest, None),
-        };
+        let (printed, end) = rest.rsplit_once("\n@@end ").unwrap_or((rest, ""));
+        let mut words = end.split_whitespace();
+        let status = words.next().and_then(|word| word.parse().ok());
+        let took = words.next().and_then(|word| word.parse().ok());
         results.insert(
             index,
             Ran {
                 printed: printed.trim().to_owned(),
                 status,
+                took,
             },
         );
     }
@@ -245,6 +244,7 @@ fn results(output: &str, count: usize) -> Vec<Ran> {
             results.remove(&index).unwrap_or(Ran {
                 printed: String::new(),
                 status: None,
+                took: None,
             })
         })
         .collect()
@@ -310,20 +310,21 @@ mod tests {
 
     #[test]
     fn results_are_taken_apart() {
-        let ran = |printed: &str, status| Ran {
+        let ran = |printed: &str, status, took| Ran {
             printed: printed.into(),
             status,
+            took,
         };
         assert_eq!(
             results(
-                "@@case 000\na\nb\n@@end 3\n@@case 001\n\n@@end 0\n@@case 002\nhalf",
+                "@@case 000\na\nb\n@@end 3 1500\n@@case 001\n\n@@end 0\n@@case 002\nhalf",
                 4
             ),
             [
-                ran("a\nb", Some(3)),
-                ran("", Some(0)),
-                ran("half", None),
-                ran("", None)
+                ran("a\nb", Some(3), Some(1500)),
+                ran("", Some(0), None),
+                ran("half", None, None),
+                ran("", None, None)
             ]
         );
     }

@@ -11,7 +11,6 @@ mod images;
 mod json;
 mod memory;
 mod modules;
-mod mounts;
 mod observe;
 mod partitions;
 mod pause;
@@ -22,15 +21,12 @@ mod programs;
 mod python;
 mod resize;
 mod restart;
-mod runtimes;
 mod scheduler;
-mod servers;
 mod shell;
 mod soak;
 mod stress;
 mod terminal;
 mod topology;
-mod tracing;
 mod wire;
 
 pub use diff::{fixed_programs, is_steady};
@@ -79,7 +75,7 @@ pub fn tests() -> Vec<Test> {
         Test {
             name: "machine/runtimes",
             place: SkerryMachine,
-            run: runtimes::servers,
+            run: debian::runtimes,
         },
         Test {
             name: "machine/churn",
@@ -107,19 +103,9 @@ pub fn tests() -> Vec<Test> {
             run: scheduler::run,
         },
         Test {
-            name: "machine/tracing",
-            place: SkerryMachine,
-            run: tracing::run,
-        },
-        Test {
             name: "machine/servers",
             place: SkerryMachine,
-            run: servers::run,
-        },
-        Test {
-            name: "machine/debian",
-            place: SkerryMachine,
-            run: debian::programs,
+            run: debian::servers,
         },
         Test {
             name: "machine/shell",
@@ -139,7 +125,7 @@ pub fn tests() -> Vec<Test> {
         Test {
             name: "machine/mounts",
             place: SkerryMachine,
-            run: mounts::run,
+            run: debian::mounts,
         },
         Test {
             name: "machine/busybox",
@@ -284,27 +270,27 @@ pub fn tests() -> Vec<Test> {
         Test {
             name: "long/java",
             place: SkerryMachine,
-            run: runtimes::java,
+            run: debian::java,
         },
         Test {
             name: "long/postgresql",
             place: SkerryMachine,
-            run: runtimes::postgresql,
+            run: debian::postgresql,
         },
         Test {
             name: "long/web",
             place: SkerryMachine,
-            run: runtimes::web,
+            run: debian::web,
         },
         Test {
             name: "long/languages",
             place: SkerryMachine,
-            run: runtimes::languages,
+            run: debian::languages,
         },
         Test {
             name: "long/screen",
             place: SkerryMachine,
-            run: runtimes::screen,
+            run: debian::screen,
         },
         Test {
             name: "long/soak",

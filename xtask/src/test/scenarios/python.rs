@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::packages;
 use crate::test::cases::{Instance, Ran};
-use crate::test::{Check, Setting};
+use crate::test::{Check, Setting, batch};
 
 /// The modules.
 const MODULES: [&str; 8] = [
@@ -53,7 +53,10 @@ fn run(setting: &Setting, modules: &[&str], limit: u32, patience: u64) -> Result
         patience,
     };
     let ran = instance.run(setting.machine("all"), &scripts)?;
-    let check = |(module, ran): (&&str, &Ran)| Check::new(*module, judge(ran));
+    let check = |(module, ran): (&&str, &Ran)| {
+        let took = ran.took.map_or_else(String::new, batch::seconds);
+        Check::new(*module, judge(ran).map(|told| format!("{told}; {took}")))
+    };
     Ok(modules.iter().zip(&ran).map(check).collect())
 }
 
@@ -114,6 +117,7 @@ mod tests {
             judge(&Ran {
                 printed: printed.into(),
                 status: Some(status),
+                took: None,
             })
         };
         assert_eq!(

@@ -1,5 +1,5 @@
-//! bash with a program of 300 lines, every one of coreutils' programs, zstd, xargs; sqlite3 with a
-//! million rows.
+//! bash with a program of 300 lines, every one of coreutils' programs, and those that a script
+//! calls beside them; sqlite3 with a million rows.
 
 use anyhow::{Result, ensure};
 
@@ -13,6 +13,7 @@ const LEDGER: &str = include_str!("../../../../tests/cases/debian/ledger.sh");
 const COREUTILS: &str = include_str!("../../../../tests/cases/debian/coreutils.cases");
 /// Programs in Debian 12's coreutils.
 const COUNT: usize = 106;
+const PROGRAMS: &str = include_str!("../../../../tests/cases/debian/programs.cases");
 const TOOLS: &str = include_str!("../../../../tests/cases/debian/tools.cases");
 const SQLITE: &str = include_str!("../../../../tests/cases/debian/sqlite.cases");
 
@@ -29,6 +30,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         prints: None,
     }];
     all.extend(coreutils);
+    all.extend(cases::parse(PROGRAMS));
     all.extend(cases::parse(TOOLS));
     cases::check(setting.machine("all"), &instance(60, 360), &all)
 }

@@ -156,6 +156,7 @@ mod tests {
             judge(&Ran {
                 printed: printed.into(),
                 status: Some(0),
+                took: None,
             })
         };
         assert_eq!(ran("@ cpu 0\n@ vm 0").unwrap(), "2 ran");
