@@ -59,28 +59,18 @@ fn unit(_: &Setting) -> Result<Vec<Check>> {
 
 /// The models of the lock-free building blocks, over all interleavings that loom finds.
 fn loom(_: &Setting) -> Result<Vec<Check>> {
-    let mut checks = Vec::new();
+    let mut cargo = build::cargo();
+    cargo.args(["test", "--profile", build::TESTS_PROFILE, "--no-fail-fast"]);
+    cargo.args(["--lib", "--tests"]);
     for package in check::LOOM_TESTED {
-        let mut cargo = build::cargo();
-        cargo.args([
-            "test",
-            "--profile",
-            build::TESTS_PROFILE,
-            "--no-fail-fast",
-            "-p",
-            package,
-            "--lib",
-            "--tests",
-        ]);
-        cargo
-            .arg("--target-dir")
-            .arg(crate::paths::target().join("loom"));
-        cargo
-            .env("RUSTFLAGS", "--cfg loom")
-            .env("LOOM_MAX_PREEMPTIONS", "3");
-        checks.extend(cargo_tests(&mut cargo)?);
+        cargo.args(["-p", package]);
     }
-    Ok(checks)
+    cargo
+        .arg("--target-dir")
+        .arg(crate::paths::target().join("loom"))
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("LOOM_MAX_PREEMPTIONS", "3");
+    cargo_tests(&mut cargo)
 }
 
 /// Seconds a program of tests may take; most take less than one. Then it is ended, and what had not
