@@ -506,6 +506,14 @@ impl PageCache {
         self.forget_in(&mut contents, ..);
     }
 
+    /// Forgets the dirty pages that nobody is writing: nobody will want to read them.
+    pub fn forget_dirty(&self) {
+        let mut contents = self.contents.lock();
+        let is_dirty = |cached: &mut Cached| matches!(cached.state, State::Dirty(_));
+        let dirty = contents.remove_if(.., usize::MAX, is_dirty);
+        self.uncount_dirty(dirty);
+    }
+
     fn forget_in(&self, contents: &mut Contents, pages: impl RangeBounds<u64> + Clone) {
         let is_dirty = |cached: &mut Cached| cached.state != State::Clean;
         let dirty = contents.remove_if(pages.clone(), usize::MAX, is_dirty);

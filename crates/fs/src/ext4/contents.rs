@@ -8,6 +8,7 @@ use ::block::{
     BlockDevice, ErrorCursor, Limits, Operation, PageCache, Request, SECTOR_SIZE, Transfer,
     writeback,
 };
+use ::ext4::Ext4;
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use linux_raw_sys::general as sys;
@@ -244,6 +245,17 @@ impl Contents {
         }
     }
 
+    /// Has blocks for a range that is going to be written. The offset up to which there are some.
+    fn prepare(&self, fs: &Ext4Fs, range: Range<u64>) -> Result<(u64, Sectors)> {
+        let spare = fs.blocks_left_free();
+        let len = range.end - range.start;
+        let prepare = |ext4: &mut Ext4| {
+            let until = ext4.prepare_write(self.file.ino, range.start, len, spare)?;
+            Ok((until, ext4.stat(self.file.ino)?.sectors))
+        };
+        fs.with_room(prepare, |(until, _)| *until < range.end)
+    }
+
     /// Writes at an offset, or behind the end. Where it began, and how much was written.
     pub(super) fn write(
         &self,
@@ -263,11 +275,7 @@ impl Contents {
         // All of the pages that are touched, as they are written back whole.
         let from = at - at % PAGE;
         let until = end.next_multiple_of(PAGE).min(size.max(end));
-        let spare = fs.blocks_left_free();
-        let (until, sectors) = fs.with(|ext4| {
-            let until = ext4.prepare_write(self.file.ino, from, until - from, spare)?;
-            Ok((until, ext4.stat(self.file.ino)?.sectors))
-        })?;
+        let (until, sectors) = self.prepare(fs, from..until)?;
         if until <= at {
             return Err(Errno::ENOSPC);
         }
@@ -343,9 +351,7 @@ impl Contents {
     }
 
     fn preallocate(&self, fs: &Ext4Fs, range: Range<u64>, keeps_size: bool) -> Result<()> {
-        let spare = fs.blocks_left_free();
-        let len = range.end - range.start;
-        let until = fs.with(|ext4| ext4.prepare_write(self.file.ino, range.start, len, spare))?;
+        let (until, _) = self.prepare(fs, range.clone())?;
         if until < range.end {
             return Err(Errno::ENOSPC);
         }
@@ -432,11 +438,7 @@ impl Contents {
             return Err(Errno::EFAULT);
         }
         let end = size.min(from + PAGE);
-        let spare = fs.blocks_left_free();
-        let (until, sectors) = fs.with(|ext4| {
-            let until = ext4.prepare_write(self.file.ino, from, end - from, spare)?;
-            Ok((until, ext4.stat(self.file.ino)?.sectors))
-        })?;
+        let (until, sectors) = self.prepare(fs, from..end)?;
         if until < end {
             return Err(Errno::ENOSPC);
         }

@@ -2,6 +2,7 @@
 
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use ::block::PageCache;
@@ -95,8 +96,9 @@ pub(super) fn kind_of(kind: ::ext4::FileType) -> FileType {
     }
 }
 
-/// A file of an ext4 file system that is in use.
-pub(super) struct Ext4Inode {
+/// State of a file in memory, which is there while somebody uses the file, or something of it is
+/// not on the disk yet.
+pub(super) struct InodeState {
     _counted: census::Inode,
     this: Weak<Self>,
     fs: Arc<Ext4Fs>,
@@ -117,9 +119,34 @@ pub(super) struct Ext4Inode {
     pub(super) is_listed: AtomicBool,
     /// Whether it may have capabilities, which a write takes away.
     may_have_capabilities: AtomicBool,
+    /// The inode that users have, if there are any. Changed with the table of inodes locked.
+    user: Mutex<Weak<Ext4Inode>>,
+    visits: Mutex<Visits>,
 }
 
-impl Ext4Inode {
+/// Visits of a file by those who write it back, and what becomes of it then.
+#[derive(Default)]
+struct Visits {
+    count: usize,
+    /// Whether it has neither a name nor a user: it is removed at the end of the last visit.
+    is_unused: bool,
+}
+
+/// A file of an ext4 file system that somebody uses: by name, as an open file, mapped.
+///
+/// Who writes it back does without: so the end of its last use is that of a user, and a file that
+/// has no name is removed then, or as soon as nobody writes it back any more.
+pub(super) struct Ext4Inode(Arc<InodeState>);
+
+impl Deref for Ext4Inode {
+    type Target = InodeState;
+
+    fn deref(&self) -> &InodeState {
+        &self.0
+    }
+}
+
+impl InodeState {
     /// The file with a number, as the disk has it.
     pub(super) fn load(fs: Arc<Ext4Fs>, ino: u32) -> Result<Arc<Self>> {
         let (stat, acl, default_acl) = fs.with(|ext4| {
@@ -153,7 +180,65 @@ impl Ext4Inode {
             write_hint: AtomicU8::new(0),
             is_listed: AtomicBool::new(false),
             may_have_capabilities: AtomicBool::new(true),
+            user: Mutex::new(Weak::new()),
+            visits: Mutex::default(),
         }))
+    }
+
+    /// The inode for one more user. Called with the table of inodes locked.
+    pub(super) fn user(self: Arc<Self>) -> Arc<Ext4Inode> {
+        let state = self.clone();
+        let mut user = state.user.lock();
+        user.upgrade().unwrap_or_else(|| {
+            let inode = Arc::new(Ext4Inode(self));
+            *user = Arc::downgrade(&inode);
+            inode
+        })
+    }
+
+    /// Whether users have this inode now.
+    pub(super) fn is_used_by(&self, user: &Ext4Inode) -> bool {
+        core::ptr::eq(self.user.lock().as_ptr(), user)
+    }
+
+    /// Calls `write`, which writes something of the file to the disk. Until it returns the file is
+    /// not removed; if it has been, nothing is done.
+    pub(super) fn visit(&self, write: impl FnOnce(&Self)) {
+        {
+            let mut visits = self.visits.lock();
+            if visits.is_unused {
+                return;
+            }
+            visits.count += 1;
+        }
+        write(self);
+        let is_unused = {
+            let mut visits = self.visits.lock();
+            visits.count -= 1;
+            visits.count == 0 && visits.is_unused
+        };
+        if is_unused {
+            self.remove();
+        }
+    }
+
+    /// Removes the file, of which nobody uses or writes anything any more.
+    fn remove(&self) {
+        if let Some(cache) = self.cache() {
+            cache.forget();
+        }
+        self.fs.unlist(self);
+        let removed = self.fs.with(|ext4| ext4.release(self.ino));
+        if let Err(error) = removed {
+            log::warn!(
+                "EXT4-fs ({}): file {} stays on the list of orphans: {}",
+                self.fs.disk,
+                self.ino,
+                error.text()
+            );
+        }
+        self.fs.orphans.fetch_sub(1, Ordering::Relaxed);
+        self.fs.removals.end();
     }
 
     pub(super) fn fs(&self) -> &Arc<Ext4Fs> {
@@ -192,9 +277,9 @@ impl Ext4Inode {
     }
 
     /// The same type of an inode, if it is of the same file system.
-    pub(super) fn downcast(&self, other: &Arc<dyn Inode>) -> Result<Arc<Self>> {
+    pub(super) fn downcast(&self, other: &Arc<dyn Inode>) -> Result<Arc<Ext4Inode>> {
         let any: Arc<dyn Any + Send + Sync> = other.clone();
-        let other = any.downcast::<Self>().map_err(|_| Errno::EXDEV)?;
+        let other = any.downcast::<Ext4Inode>().map_err(|_| Errno::EXDEV)?;
         if Arc::ptr_eq(&other.fs, &self.fs) {
             Ok(other)
         } else {
@@ -251,20 +336,11 @@ impl Ext4Inode {
             attr.update(&stat, self.has_new_times.load(Ordering::Acquire));
             self.has_name.swap(has_name, Ordering::AcqRel)
         };
-        if had_name == has_name {
-            return Ok(());
-        }
-        if has_name {
-            self.fs.orphans.fetch_sub(1, Ordering::Relaxed);
-        } else {
-            self.fs.orphans.fetch_add(1, Ordering::Relaxed);
-        }
-        // The list keeps files with a name only.
-        if self.is_listed.load(Ordering::Acquire)
-            && let Some(this) = self.this.upgrade()
-        {
-            self.fs.list(this);
-        }
+        match (had_name, has_name) {
+            (false, true) => self.fs.orphans.fetch_sub(1, Ordering::Relaxed),
+            (true, false) => self.fs.orphans.fetch_add(1, Ordering::Relaxed),
+            _ => return Ok(()),
+        };
         Ok(())
     }
 
@@ -402,7 +478,7 @@ impl Ext4Inode {
             modified: Some(change.mtime.unwrap_or(attr.mtime).into()),
             ..Attributes::default()
         };
-        let stat = self.fs.with(|ext4| {
+        let set = |ext4: &mut Ext4| {
             if let Some(acl) = &acl {
                 let value = acl::to_stored(acl)?;
                 let name = AclKind::Access.xattr();
@@ -410,7 +486,8 @@ impl Ext4Inode {
             }
             ext4.set_attributes(self.ino, &new)?;
             ext4.stat(self.ino)
-        })?;
+        };
+        let stat = self.fs.with_room(set, |_| false)?;
         self.has_new_times.store(false, Ordering::Release);
         if acl.is_some() {
             attr.acl = acl;
@@ -422,9 +499,9 @@ impl Ext4Inode {
     /// Changes the file on the disk, and takes over what is changed by that.
     pub(super) fn change_on_disk<R>(
         &self,
-        change: impl FnOnce(&mut Ext4) -> Result<R>,
+        change: impl FnMut(&mut Ext4) -> Result<R>,
     ) -> Result<R> {
-        let done = self.fs.with(change);
+        let done = self.fs.with_room(change, |_| false);
         // Also after an error: an operation of several steps may have done some.
         self.refresh().and(done)
     }
@@ -441,21 +518,22 @@ fn stored_acl(ext4: &mut Ext4, ino: u32, kind: AclKind) -> Result<Option<Acl>> {
 
 impl Drop for Ext4Inode {
     fn drop(&mut self) {
-        if self.attr.get_mut().nlink > 0 {
+        let state = &self.0;
+        if state.has_name() || !state.fs.forget_inode(state, self) {
             return;
         }
-        self.fs.orphans.fetch_sub(1, Ordering::Relaxed);
-        if self.is_listed.load(Ordering::Acquire) {
-            self.fs.unlist(self.ino);
+        state.fs.removals.begin();
+        if let Some(cache) = state.cache() {
+            cache.forget_dirty();
         }
-        let removed = self.fs.with(|ext4| ext4.release(self.ino));
-        if let Err(error) = removed {
-            log::warn!(
-                "EXT4-fs ({}): file {} stays on the list of orphans: {}",
-                self.fs.disk,
-                self.ino,
-                error.text()
-            );
+        let is_visited = {
+            let mut visits = state.visits.lock();
+            visits.is_unused = true;
+            visits.count > 0
+        };
+        // This may be a visitor, too: who maps a file that is written may end just now.
+        if !is_visited {
+            state.remove();
         }
     }
 }

@@ -6,6 +6,7 @@ mod device;
 mod inode;
 mod names;
 mod open;
+mod removals;
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -16,8 +17,9 @@ use ::block::{ErrorCursor, ErrorSequence, PageCache, writeback};
 use ::ext4::{Ext4, ROOT};
 use abi::errno::Errno;
 use device::DiskDevice;
-use inode::Ext4Inode;
+use inode::{Ext4Inode, InodeState};
 use linux_raw_sys::general::MS_RDONLY;
+use removals::Removals;
 use task::{Mutex, Once};
 
 use crate::block::DiskClaim;
@@ -42,10 +44,10 @@ pub fn set_may_use_reserved(hook: fn() -> bool) {
 /// File systems that are mounted, by their disks' numbers.
 static MOUNTED: Mutex<BTreeMap<DeviceId, Weak<SuperBlock>>> = Mutex::new(BTreeMap::new());
 
-/// A file as the file system knows it: itself, and its cache, of which pages are given back without
-/// touching the file.
+/// A file as the file system knows it: its state, and its cache, of which pages are given back
+/// without touching the file.
 struct Known {
-    inode: Weak<Ext4Inode>,
+    state: Weak<InodeState>,
     cache: Weak<PageCache>,
 }
 
@@ -54,14 +56,6 @@ struct InodeTable {
     by_number: BTreeMap<u32, Known>,
     /// With so many it is time to look for those that ended.
     prune_threshold: usize,
-}
-
-/// A file of which something is not on the disk yet.
-enum DirtyInode {
-    /// Has a name, and is kept until it is written.
-    Linked(Arc<Ext4Inode>),
-    /// Has no name, and goes with its last opening.
-    Orphan(Weak<Ext4Inode>),
 }
 
 /// A mounted ext4 file system.
@@ -74,10 +68,13 @@ pub struct Ext4Fs {
     /// `None` when it is not mounted any more.
     ext4: Mutex<Option<Ext4>>,
     inodes: Mutex<InodeTable>,
-    dirty: Mutex<BTreeMap<u32, DirtyInode>>,
+    /// Files of which something is not on the disk yet, by number.
+    dirty: Mutex<BTreeMap<u32, Arc<InodeState>>>,
     root: Mutex<Option<Arc<Ext4Inode>>>,
     /// Files in use that have no name.
     orphans: AtomicUsize,
+    /// Files that are being removed.
+    removals: Removals,
     /// Time since which metadata has changes that are not committed (ns); 0: it has none.
     changed_since: AtomicU64,
     spare_blocks: u64,
@@ -211,6 +208,7 @@ impl Ext4Fs {
             dirty: Mutex::default(),
             root: Mutex::default(),
             orphans: AtomicUsize::new(0),
+            removals: Removals::default(),
             changed_since: AtomicU64::new(0),
             is_read_only: AtomicBool::new(read_only),
             errors: Mutex::new(ErrorSequence::none()),
@@ -238,6 +236,26 @@ impl Ext4Fs {
         let done = work(ext4);
         self.note_state(ext4);
         done
+    }
+
+    /// The same where room is needed: if there is none, or what was done `is_short`, it is done
+    /// again when the files are gone that are being removed.
+    fn with_room<R>(
+        &self,
+        mut work: impl FnMut(&mut Ext4) -> Result<R>,
+        is_short: impl FnOnce(&R) -> bool,
+    ) -> Result<R> {
+        let before = self.removals.count();
+        let done = self.with(&mut work);
+        let lacks_room = match &done {
+            Ok(done) => is_short(done),
+            Err(error) => *error == Errno::ENOSPC,
+        };
+        if lacks_room && self.removals.wait(before) {
+            self.with(work)
+        } else {
+            done
+        }
     }
 
     /// Notes whether there is something to commit, and whether the journal has failed.
@@ -273,24 +291,36 @@ impl Ext4Fs {
     fn inode(&self, ino: u32) -> Result<Arc<Ext4Inode>> {
         let this = self.this.upgrade().ok_or(Errno::EIO)?;
         let mut table = self.inodes.lock();
-        if let Some(known) = table.by_number.get(&ino)
-            && let Some(inode) = known.inode.upgrade()
-        {
-            return Ok(inode);
+        if let Some(state) = table.by_number.get(&ino).and_then(|it| it.state.upgrade()) {
+            return Ok(state.user());
         }
         if table.by_number.len() >= table.prune_threshold {
             table
                 .by_number
-                .retain(|_, known| known.inode.strong_count() > 0);
+                .retain(|_, known| known.state.strong_count() > 0);
             table.prune_threshold = 2 * table.by_number.len() + 64;
         }
-        let inode = Ext4Inode::load(this, ino)?;
+        let state = InodeState::load(this, ino)?;
         let known = Known {
-            inode: Arc::downgrade(&inode),
-            cache: inode.cache().map_or_else(Weak::new, Arc::downgrade),
+            state: Arc::downgrade(&state),
+            cache: state.cache().map_or_else(Weak::new, Arc::downgrade),
         };
         table.by_number.insert(ino, known);
-        Ok(inode)
+        Ok(state.user())
+    }
+
+    /// Takes a file from the table whose last `user` ends and which has no name, so its number may
+    /// be another file's. `false` if somebody has found it there since.
+    fn forget_inode(&self, state: &Arc<InodeState>, user: &Ext4Inode) -> bool {
+        let mut table = self.inodes.lock();
+        if !state.is_used_by(user) {
+            return false;
+        }
+        let own = |known: &Known| core::ptr::eq(known.state.as_ptr(), Arc::as_ptr(state));
+        if table.by_number.get(&state.number()).is_some_and(own) {
+            table.by_number.remove(&state.number());
+        }
+        true
     }
 
     /// Takes over what was changed of a file, if it is in use. One that has no name any more is
@@ -301,7 +331,8 @@ impl Ext4Fs {
             .lock()
             .by_number
             .get(&ino)
-            .and_then(|known| known.inode.upgrade());
+            .and_then(|known| known.state.upgrade())
+            .map(InodeState::user);
         match known {
             Some(inode) => inode.refresh(),
             None if is_gone => self.with(|ext4| ext4.release(ino)),
@@ -311,57 +342,46 @@ impl Ext4Fs {
 
     /// Calls `each` with every file of which something is not on the disk, and forgets those that
     /// are clean then.
-    fn for_each_dirty(&self, mut each: impl FnMut(&Ext4Inode)) {
+    fn for_each_dirty(&self, mut each: impl FnMut(&InodeState)) {
         let mut next = Some(0);
         while let Some(from) = next {
-            let found = {
-                let dirty = self.dirty.lock();
-                dirty.range(from..).next().map(|(&ino, inode)| {
-                    let inode = match inode {
-                        DirtyInode::Linked(inode) => Some(inode.clone()),
-                        DirtyInode::Orphan(inode) => inode.upgrade(),
-                    };
-                    (ino, inode)
-                })
-            };
-            let Some((ino, inode)) = found else { return };
-            next = ino.checked_add(1);
-            if let Some(inode) = inode {
-                each(&inode);
-                self.unlist_if_clean(&inode);
-            }
+            let found = self
+                .dirty
+                .lock()
+                .range(from..)
+                .next()
+                .map(|it| it.1.clone());
+            let Some(state) = found else { return };
+            next = state.number().checked_add(1);
+            state.visit(|state| {
+                each(state);
+                self.unlist_if_clean(state);
+            });
         }
     }
 
     /// Puts a file on the list of those of which something is not on the disk.
-    fn list(&self, inode: Arc<Ext4Inode>) {
-        let ino = inode.number();
-        let entry = if inode.has_name() {
-            DirtyInode::Linked(inode)
-        } else {
-            DirtyInode::Orphan(Arc::downgrade(&inode))
-        };
-        let old = self.dirty.lock().insert(ino, entry);
-        // It may be the last use of a file.
+    fn list(&self, state: Arc<InodeState>) {
+        let old = self.dirty.lock().insert(state.number(), state);
         drop(old);
     }
 
     /// Takes a file from the list.
-    fn unlist(&self, ino: u32) {
-        let old = self.dirty.lock().remove(&ino);
+    fn unlist(&self, state: &InodeState) {
+        let old = self.dirty.lock().remove(&state.number());
         drop(old);
     }
 
-    fn unlist_if_clean(&self, inode: &Ext4Inode) {
+    fn unlist_if_clean(&self, state: &InodeState) {
         let old = {
             let mut dirty = self.dirty.lock();
             // Who makes it dirty from here on puts it back.
-            inode.is_listed.swap(false, Ordering::AcqRel);
-            if inode.is_dirty() {
-                inode.is_listed.swap(true, Ordering::AcqRel);
+            state.is_listed.swap(false, Ordering::AcqRel);
+            if state.is_dirty() {
+                state.is_listed.swap(true, Ordering::AcqRel);
                 return;
             }
-            dirty.remove(&inode.number())
+            dirty.remove(&state.number())
         };
         drop(old);
     }
@@ -386,7 +406,7 @@ impl Ext4Fs {
     }
 
     fn write_all_files(&self) {
-        self.for_each_dirty(Ext4Inode::write_all);
+        self.for_each_dirty(InodeState::write_all);
     }
 }
 
@@ -443,6 +463,7 @@ impl FileSystem for Ext4Fs {
     }
 
     fn statfs(&self) -> StatFs {
+        self.removals.wait(self.removals.count());
         let figures = self.with(|ext4| Ok(ext4.statfs()));
         figures.map_or_else(
             |_| StatFs::default(),
@@ -489,6 +510,7 @@ impl FileSystem for Ext4Fs {
             self.is_read_only.store(false, Ordering::Relaxed);
             return Ok(());
         }
+        self.removals.wait(self.removals.count());
         if self.orphans.load(Ordering::Relaxed) > 0 {
             return Err(Errno::EBUSY);
         }

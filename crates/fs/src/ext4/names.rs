@@ -53,7 +53,7 @@ impl Ext4Inode {
     fn make(
         &self,
         new: &NewInode<'_>,
-        make: impl FnOnce(&mut ::ext4::Ext4, &NewFile<'_>) -> Result<u32>,
+        make: impl Fn(&mut ::ext4::Ext4, &NewFile<'_>) -> Result<u32>,
     ) -> Result<Arc<Self>> {
         let is_link = matches!(new.kind, NewInodeKind::Symlink(_));
         let default_acl = self.attr().default_acl.clone().filter(|_| !is_link);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use abi::errno::Errno;
 use block::{BlockDevice, Limits, Operation, PageCache, Request, Transfer};
@@ -31,10 +31,47 @@ struct Medium {
     pending: Vec<(usize, Vec<u8>)>,
 }
 
+/// Holds writes up that begin with a certain byte.
+#[derive(Default)]
+pub struct Gate {
+    /// First byte of writes that are held up, if the gate is closed, and whether one is.
+    state: Mutex<(Option<u8>, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    pub fn close(&self, first: u8) {
+        *self.state.lock().unwrap() = (Some(first), false);
+    }
+
+    pub fn open(&self) {
+        self.state.lock().unwrap().0 = None;
+        self.changed.notify_all();
+    }
+
+    /// Returns when somebody is held up.
+    pub fn wait(&self) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |state| !state.1).unwrap());
+    }
+
+    fn pass(&self, transfer: &Transfer<'_>) {
+        let mut first = [0];
+        transfer.pages[0].read(0, &mut first);
+        let mut state = self.state.lock().unwrap();
+        while state.0 == Some(first[0]) {
+            state.1 = true;
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+}
+
 /// A disk in memory.
 #[derive(Default)]
 pub struct MemoryDisk {
     medium: Mutex<Medium>,
+    pub gate: Gate,
     pub fails: AtomicBool,
     is_read_only: AtomicBool,
 }
@@ -42,6 +79,9 @@ pub struct MemoryDisk {
 impl MemoryDisk {
     fn execute(&self, operation: &Operation<'_>) -> Result<(), Errno> {
         operation.check(self)?;
+        if let Operation::Write(transfer) = operation {
+            self.gate.pass(transfer);
+        }
         let mut medium = self.medium.lock().unwrap();
         let is_read = matches!(operation, Operation::Read(_));
         if self.fails.load(Ordering::Relaxed) && !is_read {
@@ -249,6 +289,17 @@ impl World {
 
     pub fn walk(&self) -> LookupContext<'_> {
         self.context.lookup_context(&self.root)
+    }
+}
+
+/// Returns when a thread sleeps or has ended; its number is the last part of `/proc/thread-self`.
+pub fn wait_asleep(number: &str) {
+    let stat = format!("/proc/self/task/{number}/stat");
+    while let Ok(text) = std::fs::read_to_string(&stat)
+        && let Some((_, state)) = text.rsplit_once(") ")
+        && !state.starts_with(['S', 'Z', 'X'])
+    {
+        std::thread::yield_now();
     }
 }
 

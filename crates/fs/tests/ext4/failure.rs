@@ -6,7 +6,7 @@ use abi::errno::Errno;
 use fs::OpenFlags;
 use fs::mount::MS_RDONLY;
 
-use crate::disk::{World, alone, check, contents, mke2fs};
+use crate::disk::{World, alone, check, contents, mke2fs, wait_asleep};
 
 #[test]
 fn a_full_disk_takes_what_fits_and_tells_the_writer() {
@@ -44,6 +44,42 @@ fn a_full_disk_takes_what_fits_and_tells_the_writer() {
         let file = world.open("/mnt/file1", OpenFlags::RDONLY).unwrap();
         assert!(contents(&file) == vec![2; written[1]]);
     }
+}
+
+#[test]
+fn room_of_a_removed_file_that_is_being_written_back_is_waited_for() {
+    let _alone = alone();
+    let world = World::mounted(mke2fs(&["-m", "0"], 8 << 20));
+    let removed = world.create("/mnt/removed").unwrap();
+    removed.write(&[1; 100_000]).unwrap();
+    let rest = world.create("/mnt/rest").unwrap();
+    while rest.write(&[2; 100_000]).is_ok() {}
+    let again = world.create("/mnt/again").unwrap();
+    let fs = world.at("/mnt").unwrap().mount().fs().clone();
+    fs.sync().unwrap();
+    removed.write_at(0, &[1; 100]).unwrap();
+    world.disk.gate.close(1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs.sync().unwrap());
+        world.disk.gate.wait();
+        let walk = world.walk();
+        fs::ops::remove(&walk, b"/mnt/removed", fs::ops::Removal::Unlink).unwrap();
+        drop(removed);
+        let (tell, told) = std::sync::mpsc::channel();
+        let again = &again;
+        let writer = scope.spawn(move || {
+            let number = std::fs::read_link("/proc/thread-self").unwrap();
+            tell.send(number).unwrap();
+            again.write(&[3; 50_000])
+        });
+        let number = told.recv().unwrap();
+        wait_asleep(number.file_name().unwrap().to_str().unwrap());
+        world.disk.gate.open();
+        assert_eq!(writer.join().unwrap(), Ok(50_000));
+    });
+    assert_eq!(again.write(&[3; 50_000]), Ok(50_000), "all of it");
+    drop((again, rest, fs));
+    world.finish();
 }
 
 #[test]
