@@ -92,6 +92,15 @@ impl Ext4 {
 
     /// Up to `want` consecutive blocks, at a goal or near.
     pub(crate) fn allocate(&mut self, goal: u64, want: u32) -> Result<(u64, u32)> {
+        let room = self
+            .store
+            .counts
+            .free_blocks
+            .saturating_sub(self.kept_blocks);
+        let want = want.min(u32::try_from(room).unwrap_or(u32::MAX));
+        if want == 0 {
+            return Err(Errno::ENOSPC);
+        }
         let goal = if goal < self.sb.blocks_count { goal } else { 0 };
         let (first, offset) = self.sb.group_of(goal);
         let good = want.min(GOOD_RUN);

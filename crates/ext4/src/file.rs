@@ -290,12 +290,12 @@ impl Ext4 {
     }
 
     /// Has blocks allocated for a range that is going to be written, where there are none: they are
-    /// unwritten until [`Ext4::finish_write`]. `spare` blocks are left free. The offset up to which
-    /// there are blocks, which may be before the end of the range if the file system is full.
+    /// unwritten until [`Ext4::finish_write`]. The offset up to which there are blocks, which may
+    /// be before the end of the range if the file system is full.
     ///
     /// # Errors
     /// As [`Ext4::write`]; `ENOSPC` if there is no block for the beginning.
-    pub fn prepare_write(&mut self, ino: u32, offset: u64, len: u64, spare: u64) -> Result<u64> {
+    pub fn prepare_write(&mut self, ino: u32, offset: u64, len: u64) -> Result<u64> {
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
         if end > self.sb.max_file_size() {
             return Err(Errno::EFBIG);
@@ -313,11 +313,6 @@ impl Ext4 {
                 continue;
             }
             let filled = self.transact(STEP_CREDITS, |fs| {
-                let free = fs.store.counts.free_blocks.saturating_sub(spare);
-                let len = len.min(u32::try_from(free).unwrap_or(u32::MAX));
-                if len == 0 {
-                    return Err(Errno::ENOSPC);
-                }
                 let mut inode = fs.writable_file(ino)?;
                 let run = fs.fill_hole(&mut inode, logical, len, true)?;
                 fs.put_inode(&inode)?;

@@ -76,6 +76,8 @@ pub struct Ext4 {
     pub(crate) zones: Zones,
     pub(crate) options: Options,
     pub(crate) last_orphan: u32,
+    /// Blocks that allocations leave free.
+    pub(crate) kept_blocks: u64,
     recovery: Option<Recovery>,
 }
 
@@ -143,6 +145,7 @@ impl Ext4 {
         store.max_transaction = options.transaction_blocks.max(256);
         let mut this = Self {
             last_orphan: sb.last_orphan,
+            kept_blocks: 0,
             sb,
             store,
             zones: Zones::default(),
@@ -249,6 +252,12 @@ impl Ext4 {
     /// Blocks that are kept for the superuser.
     pub const fn reserved_blocks(&self) -> u64 {
         self.sb.reserved_blocks
+    }
+
+    /// Has what is done from here on leave so many blocks free: it is `ENOSPC` if that would take
+    /// one of them. None at first.
+    pub const fn keep_blocks(&mut self, count: u64) {
+        self.kept_blocks = count;
     }
 
     /// Bytes of a block.

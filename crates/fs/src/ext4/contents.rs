@@ -124,7 +124,7 @@ impl FileDevice {
                     return Ok(place);
                 }
                 // The place was taken away behind a mapping's back.
-                ext4.prepare_write(self.ino, at, place.len.min(end - at), 0)?;
+                ext4.prepare_write(self.ino, at, place.len.min(end - at))?;
                 ext4.mapping(self.ino, at)
             })?;
             let offset = place.device.ok_or(Errno::EIO)?;
@@ -247,10 +247,9 @@ impl Contents {
 
     /// Has blocks for a range that is going to be written. The offset up to which there are some.
     fn prepare(&self, fs: &Ext4Fs, range: Range<u64>) -> Result<(u64, Sectors)> {
-        let spare = fs.blocks_left_free();
         let len = range.end - range.start;
         let prepare = |ext4: &mut Ext4| {
-            let until = ext4.prepare_write(self.file.ino, range.start, len, spare)?;
+            let until = ext4.prepare_write(self.file.ino, range.start, len)?;
             Ok((until, ext4.stat(self.file.ino)?.sectors))
         };
         fs.with_room(prepare, |(until, _)| *until < range.end)

@@ -238,14 +238,21 @@ impl Ext4Fs {
         done
     }
 
-    /// The same where room is needed: if there is none, or what was done `is_short`, it is done
-    /// again when the files are gone that are being removed.
+    /// The same where blocks may be needed, of which some are left free. If there is none, or what
+    /// was done `is_short`, it is done again when the files are gone that are being removed.
     fn with_room<R>(
         &self,
         mut work: impl FnMut(&mut Ext4) -> Result<R>,
         is_short: impl FnOnce(&R) -> bool,
     ) -> Result<R> {
         let before = self.removals.count();
+        let kept = self.kept_blocks();
+        let mut work = |ext4: &mut Ext4| {
+            ext4.keep_blocks(kept);
+            let done = work(ext4);
+            ext4.keep_blocks(0);
+            done
+        };
         let done = self.with(&mut work);
         let lacks_room = match &done {
             Ok(done) => is_short(done),
@@ -281,8 +288,8 @@ impl Ext4Fs {
         }
     }
 
-    /// Blocks that the caller's writing leaves free.
-    fn blocks_left_free(&self) -> u64 {
+    /// Blocks that the caller leaves free: for the extents that writing back splits, and for root.
+    fn kept_blocks(&self) -> u64 {
         let may_use = MAY_USE_RESERVED.get().is_none_or(|hook| hook());
         self.spare_blocks + if may_use { 0 } else { self.reserved_blocks }
     }

@@ -4,5 +4,6 @@
 mod crash;
 mod disk;
 mod failure;
+mod full;
 mod model;
 mod names;
