@@ -87,6 +87,8 @@ pub struct Ext4Fs {
     /// The journal could not be written.
     has_failed: AtomicBool,
     shows_errors: AtomicBool,
+    /// A structure was found to be damaged.
+    is_damaged: AtomicBool,
 }
 
 impl From<Timestamp> for ::ext4::Timestamp {
@@ -214,6 +216,7 @@ impl Ext4Fs {
             errors: Mutex::new(ErrorSequence::none()),
             has_failed: AtomicBool::new(false),
             shows_errors: AtomicBool::new(options.contains("errors=")),
+            is_damaged: AtomicBool::new(false),
             disk,
         });
         let owner: Weak<dyn writeback::CacheOwner> = fs.this.clone();
@@ -235,6 +238,12 @@ impl Ext4Fs {
         let ext4 = ext4.as_mut().ok_or(Errno::EIO)?;
         let done = work(ext4);
         self.note_state(ext4);
+        if matches!(done, Err(Errno::EUCLEAN)) && !self.is_damaged.swap(true, Ordering::Relaxed) {
+            log::error!(
+                "EXT4-fs error ({}): a structure is damaged, e2fsck may repair it",
+                self.disk
+            );
+        }
         done
     }
 

@@ -107,6 +107,11 @@ impl MemoryDisk {
         self.medium.lock().unwrap().shown.clone()
     }
 
+    /// Gives the memory back: disks stay registered.
+    pub fn forget(&self) {
+        *self.medium.lock().unwrap() = Medium::default();
+    }
+
     /// Contents of the medium after a power cut: of the writes since the last flush those are
     /// there that are `chosen`.
     pub fn after_cut(&self, mut chosen: impl FnMut() -> bool) -> Vec<u8> {
@@ -208,6 +213,11 @@ pub fn replayed(image: &[u8]) -> Vec<u8> {
     let (image, text, status) = run("e2fsck", &["-p"], image);
     assert!(status == 0 || status == 1, "{status}: {text}");
     image
+}
+
+/// The file system after a request of `debugfs`.
+pub fn debugfs(image: &[u8], request: &str) -> Vec<u8> {
+    run("debugfs", &["-w", "-R", request], image).0
 }
 
 /// A mounted disk.

@@ -5,5 +5,6 @@ mod crash;
 mod disk;
 mod failure;
 mod full;
+mod hostile;
 mod model;
 mod names;
