@@ -131,6 +131,45 @@ impl Mapping {
         }
     }
 
+    /// Has the kernel load a page's first bytes, in a call that fails where there is none.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    ///
+    /// # Panics
+    /// When they are not within the mapping.
+    pub fn write_to(&self, at: usize) -> io::Result<()> {
+        assert!(at < self.len && self.len - at >= 8);
+        let (_reader, writer) = rustix::pipe::pipe()?;
+        // SAFETY: eight bytes within the mapping.
+        let done = unsafe { libc::write(writer.as_raw_fd(), self.start.add(at).cast(), 8) };
+        if done == 8 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// Has the kernel store a page's first bytes, in the same way.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    ///
+    /// # Panics
+    /// When they are not within the mapping.
+    pub fn read_from(&self, at: usize) -> io::Result<()> {
+        assert!(at < self.len && self.len - at >= 8);
+        let (reader, writer) = rustix::pipe::pipe()?;
+        rustix::io::write(&writer, b"hostile!")?;
+        // SAFETY: eight bytes within the mapping, to which nothing refers.
+        let done = unsafe { libc::read(reader.as_raw_fd(), self.start.add(at).cast(), 8) };
+        if done == 8 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
     /// Brings what was stored to the medium.
     ///
     /// # Errors

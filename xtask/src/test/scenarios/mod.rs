@@ -6,7 +6,9 @@ mod debian;
 mod diff;
 mod disk;
 mod disk_errors;
+mod fsx;
 mod fuzz;
+mod hostile;
 mod images;
 mod json;
 mod memory;
@@ -143,6 +145,16 @@ pub fn tests() -> Vec<Test> {
             run: disk_errors::run,
         },
         Test {
+            name: "machine/fsx",
+            place: AnyMachine,
+            run: fsx::short,
+        },
+        Test {
+            name: "machine/hostile-images",
+            place: SkerryMachine,
+            run: hostile::short,
+        },
+        Test {
             name: "machine/power-cuts",
             place: AnyMachine,
             run: power_cuts::short,
@@ -231,6 +243,16 @@ pub fn tests() -> Vec<Test> {
             name: "long/programs",
             place: AnyMachine,
             run: programs::long,
+        },
+        Test {
+            name: "long/fsx",
+            place: AnyMachine,
+            run: fsx::long,
+        },
+        Test {
+            name: "long/hostile-images",
+            place: SkerryMachine,
+            run: hostile::long,
         },
         Test {
             name: "long/power-cuts",
