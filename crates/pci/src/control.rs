@@ -163,6 +163,18 @@ pub fn reset(
     }
 }
 
+/// Whether [`reset`] has a way to reset a function.
+#[must_use]
+pub fn can_reset(registers: &impl ConfigRegisters, layout: Layout) -> bool {
+    let express = capability(registers, CAPABILITY_EXPRESS);
+    let by_itself = express.is_some_and(|at| registers.read(at + EXPRESS_DEVICE) & CAN_RESET != 0);
+    let by_power = || {
+        let power = capability(registers, CAPABILITY_POWER);
+        power.is_some_and(|at| registers.read(at + POWER_CONTROL) & KEEPS_STATE == 0)
+    };
+    layout == Layout::Device && (by_itself || by_power())
+}
+
 /// Whether nothing answers.
 fn is_absent(registers: &impl ConfigRegisters) -> bool {
     registers.read(IDENTITY) == u32::MAX

@@ -96,6 +96,30 @@ impl Function {
         upstream: Option<Address>,
         registers: &impl ConfigRegisters,
     ) -> Option<Self> {
+        let mut function = Self::read_header(address, upstream, registers)?;
+        let is_host = function.class >> 8 == CLASS_HOST_BRIDGE;
+        let Bars { bars, rom } = bar::probe(registers, function.layout, is_host);
+        (function.bars, function.rom) = (bars, rom);
+        Some(function)
+    }
+
+    /// Reads the header of a function whose registers are known; `None` if nothing answers. Writes
+    /// nothing.
+    pub fn with_bars(
+        address: Address,
+        bars: [Option<Bar>; 6],
+        registers: &impl ConfigRegisters,
+    ) -> Option<Self> {
+        let function = Self::read_header(address, None, registers)?;
+        Some(Self { bars, ..function })
+    }
+
+    /// Reads what a function's header says but for the sizes of its registers.
+    fn read_header(
+        address: Address,
+        upstream: Option<Address>,
+        registers: &impl ConfigRegisters,
+    ) -> Option<Self> {
         if !Self::is_there(registers) {
             return None;
         }
@@ -115,7 +139,6 @@ impl Function {
         };
         let interrupt = registers.read(INTERRUPT);
         let is_host = class >> 16 == CLASS_HOST_BRIDGE;
-        let Bars { bars, rom } = bar::probe(registers, layout, is_host);
         let buses = (layout == Layout::Bridge).then(|| {
             let buses = registers.read(BUSES);
             ((buses >> 8) as u8, (buses >> 16) as u8)
@@ -141,8 +164,8 @@ impl Function {
             is_multi_function: header & MULTI_FUNCTION != 0,
             interrupt_pin: (interrupt >> 8) as u8,
             interrupt_line: interrupt as u8,
-            bars,
-            rom,
+            bars: [None; 6],
+            rom: None,
             buses,
             windows,
             config_bytes: if has_extended {

@@ -17,9 +17,10 @@ mod scan;
 mod tests;
 
 use core::fmt;
+use core::str::FromStr;
 
 pub use bar::{Bar, BarKind, Window, WindowKind};
-pub use control::{Abilities, NotReset, Saved, reset, set_abilities};
+pub use control::{Abilities, NotReset, Saved, can_reset, reset, set_abilities};
 pub use function::{Function, Layout, capabilities};
 pub use msix::{Msix, MsixEntry, MsixTable};
 pub use scan::{Machine, scan};
@@ -74,6 +75,51 @@ impl Address {
     #[must_use]
     pub const fn devfn(self) -> u8 {
         self.devfn
+    }
+
+    /// The address as one number: segment, bus, place on the bus.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        (self.segment as u32) << 16 | (self.bus as u32) << 8 | self.devfn as u32
+    }
+
+    /// The address of a [`Self::number`].
+    #[must_use]
+    pub const fn from_number(number: u32) -> Self {
+        Self {
+            segment: (number >> 16) as u16,
+            bus: (number >> 8) as u8,
+            devfn: number as u8,
+        }
+    }
+}
+
+/// A text that is no address of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoAddress;
+
+impl FromStr for Address {
+    type Err = NoAddress;
+
+    /// Reads an address as it is printed; without a segment it is of the first one.
+    fn from_str(text: &str) -> Result<Self, NoAddress> {
+        let number = |text: &str, digits: usize, most: u16| {
+            let is_one = text.len() == digits && text.bytes().all(|c| c.is_ascii_hexdigit());
+            let number = is_one.then(|| u16::from_str_radix(text, 16).ok());
+            number.flatten().filter(|number| *number <= most)
+        };
+        let (segment, rest) = match text.split_once(':').ok_or(NoAddress)? {
+            (segment, rest) if rest.contains(':') => (segment, rest),
+            _ => ("0000", text),
+        };
+        let (bus, place) = rest.split_once(':').ok_or(NoAddress)?;
+        let (device, function) = place.split_once('.').ok_or(NoAddress)?;
+        Ok(Self::new(
+            number(segment, 4, u16::MAX).ok_or(NoAddress)?,
+            number(bus, 2, u8::MAX.into()).ok_or(NoAddress)? as u8,
+            number(device, 2, u16::from(DEVICES - 1)).ok_or(NoAddress)? as u8,
+            number(function, 1, u16::from(FUNCTIONS - 1)).ok_or(NoAddress)? as u8,
+        ))
     }
 }
 

@@ -81,6 +81,55 @@ fn addresses_read_as_on_linux() {
 }
 
 #[test]
+fn addresses_are_read_as_they_are_printed() {
+    let is = |text: &str, address| assert_eq!(text.parse(), Ok(address), "{text}");
+    is("0000:00:03.0", Address::new(0, 0, 3, 0));
+    is("00:03.0", Address::new(0, 0, 3, 0));
+    is("ffff:AB:1f.7", Address::new(0xffff, 0xab, 0x1f, 7));
+    for text in [
+        "",
+        "3",
+        "00:03",
+        "03.0",
+        "0:03.0",
+        "00:3.0",
+        "00:03.8",
+        "00:20.0",
+        "000:00:03.0",
+        "00000:00:03.0",
+        "0000:00:03.0 ",
+        "0000:00:03.00",
+        "+000:00:03.0",
+        "0000:00:00:03.0",
+        "00:0\u{e9}.0",
+    ] {
+        assert_eq!(text.parse::<Address>(), Err(NoAddress), "{text}");
+    }
+    for number in [0, 0x18, 0xffff_abff, u32::MAX] {
+        let address = Address::from_number(number);
+        assert_eq!(address.number(), number);
+        assert_eq!(address.to_string().parse(), Ok(address));
+    }
+}
+
+#[test]
+fn a_header_is_read_without_writing_where_registers_are_known() {
+    let model = Model::new(0x1af4, 0x1042, 0x01_0000, 0).with_bar(0x10, 0xfe00_0000, 0xffff_f000);
+    let sized = read(&model).unwrap();
+    // Whatever is written to a function that is on is noticed.
+    model.set(4, 2);
+    let before = model.values.borrow().clone();
+    let function = Function::with_bars(sized.address, sized.bars, &&model);
+    assert_eq!(function, Some(sized));
+    assert!(!model.moved_while_on.get() && *model.values.borrow() == before);
+    model.set(0, u32::MAX);
+    assert_eq!(
+        Function::with_bars(sized.address, sized.bars, &&model),
+        None
+    );
+}
+
+#[test]
 fn a_device_says_what_it_is() {
     let model = Model::new(0x8086, 0x10c9, 0x02_0000, 0x80)
         .with(0x2c, 0x1100_1af4)
@@ -459,6 +508,16 @@ fn a_function_is_reset_by_what_it_can() {
     assert_eq!((&by_itself).read(0x48), 0x2010);
     assert_eq!(reset_of(&Resettable::new(0, 0)), Ok(20));
     assert_eq!(reset_of(&Resettable::new(0, 8)), Err(NotReset));
+    for (express, power, can) in [
+        (1 << 28, 8, true),
+        (0, 0, true),
+        (1 << 28, 0, true),
+        (0, 8, false),
+    ] {
+        let function = Resettable::new(express, power);
+        assert_eq!(can_reset(&&function, Layout::Device), can);
+        assert!(!can_reset(&&function, Layout::Bridge));
+    }
     for express in [0, 1 << 28] {
         let deaf = Resettable {
             is_deaf: true,
