@@ -103,8 +103,7 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
         }
     }
 
-    devices::init(&boot);
-    drivers::virtio_pci::probe(linux::network_host());
+    start_devices(&boot);
     if let Some(value) = role::cmdline_value("ip") {
         linux::configure_network(value);
     }
@@ -133,6 +132,12 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
     }
 }
 
+/// Starts the drivers of PCI functions: the machine's, or those that an instance was given.
+fn start_devices(boot: &BootToken) {
+    devices::init(boot);
+    drivers::virtio_pci::probe(linux::network_host());
+}
+
 pub(crate) fn open_file(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
     fs::ops::open(
         &context.lookup_context(&Cred::root()),
@@ -155,6 +160,7 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
     if linux::system::sysinfo::set_hostname(boot.hostname.as_bytes()).is_err() {
         log::warn!("the host name is too long: {}", boot.hostname);
     }
+    start_devices(&token);
     let args: Vec<Vec<u8>> = boot.arguments().map(<[u8]>::to_vec).collect();
     let env: Vec<Vec<u8>> = boot.variables().map(<[u8]>::to_vec).collect();
     let path = search_path(context, &args[0], &env);

@@ -89,6 +89,9 @@ calls! {
     /// When it is closed, the program is hung up, unless it is detached. If the call fails,
     /// `reason` says more.
     EXEC = 21, Exec;
+    /// Gives a PCI function to a created instance, which has it from its start to its end. It is
+    /// reset on the way in and out. If the call fails, `reason` says more.
+    ADD_DEVICE = 22, AddDevice;
 }
 
 /// `state`: it has CPUs and memory.
@@ -283,6 +286,28 @@ pub const REASON_EXECS: u32 = 12;
 /// `reason` of a failed [`EXEC`]: the instance's first program has not begun.
 pub const REASON_BOOTING: u32 = 13;
 
+/// `reason` of a failed [`ADD_DEVICE`]: there is no IOMMU, and [`DEVICE_UNSAFE_DMA`] was not given.
+pub const REASON_IOMMU: u32 = 14;
+/// `reason` of a failed [`ADD_DEVICE`]: the machine has no such function.
+pub const REASON_NO_FUNCTION: u32 = 15;
+/// `reason` of a failed [`ADD_DEVICE`]: the function is a bridge, or of no known layout.
+pub const REASON_BRIDGE: u32 = 16;
+/// `reason` of a failed [`ADD_DEVICE`]: a driver of the supervisor has the function.
+pub const REASON_DRIVER: u32 = 17;
+/// `reason` of a failed [`ADD_DEVICE`]: an instance has the function; `owner`.
+pub const REASON_OWNER: u32 = 18;
+/// `reason` of a failed [`ADD_DEVICE`]: the function has no way to be reset.
+pub const REASON_NO_RESET: u32 = 19;
+/// `reason` of a failed [`ADD_DEVICE`]: the function did not prove that it was reset.
+pub const REASON_NOT_RESET: u32 = 20;
+/// `reason` of a failed [`ADD_DEVICE`]: the function has no MSI-X.
+pub const REASON_NO_MESSAGES: u32 = 21;
+/// `reason` of a failed [`ADD_DEVICE`]: the function has no registers in memory, or shares a page
+/// of them with something else.
+pub const REASON_NO_REGISTERS: u32 = 22;
+/// `reason` of a failed [`ADD_DEVICE`]: the instance has as many as it may, [`MAX_DEVICES`].
+pub const REASON_DEVICES: u32 = 23;
+
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;
 /// `flags` of [`Create`]: threads of one core may be the instance's and those of others that have
@@ -322,6 +347,30 @@ pub struct Create {
     pub least: u64,
     /// More for its kernel's command line.
     pub cmdline: [u8; 256],
+}
+
+/// Most PCI functions of an instance.
+pub const MAX_DEVICES: usize = 8;
+
+/// `flags` of [`AddDevice`]: the function may reach all memory, as nothing confines it.
+pub const DEVICE_UNSAFE_DMA: u32 = 1;
+
+/// See [`ADD_DEVICE`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AddDevice {
+    /// The instance.
+    pub id: u32,
+    /// `DEVICE_*`.
+    pub flags: u32,
+    /// The function: segment, bus, and device and function in one byte, as one number.
+    pub function: u32,
+    /// Out: `REASON_*`.
+    pub reason: u32,
+    /// Out: of a function that an instance has, that one's number.
+    pub owner: u32,
+    /// Unused; zero.
+    pub reserved: u32,
 }
 
 /// `kind` of [`Load`]: the archive (cpio, `newc`) its file system is made of.
@@ -404,11 +453,27 @@ pub struct Status {
     pub health: u32,
     /// `PAUSED_*`; of one that has ended, `PAUSED_NO`.
     pub paused: u32,
+    /// Number of PCI functions that the instance has or had.
+    pub device_count: u32,
+    /// `DEVICE_*` of these, together.
+    pub device_flags: u32,
+    /// PCI functions, as [`AddDevice`] names them.
+    pub devices: [u32; MAX_DEVICES],
+    /// Functions that have not come back: they did not prove that they were reset.
+    pub lost_devices: u32,
+    /// Unused; zero.
+    pub reserved: u32,
     /// Reason for the state, in words.
     pub detail: [u8; 128],
 }
 
 impl Status {
+    /// PCI functions that the instance has or had, as [`AddDevice`] names them.
+    #[must_use]
+    pub fn devices(&self) -> &[u32] {
+        &self.devices[..MAX_DEVICES.min(self.device_count as usize)]
+    }
+
     /// Sets [`Self::detail`], cut to what fits.
     pub fn set_detail(&mut self, text: &str) {
         self.detail = [0; 128];
@@ -702,7 +767,7 @@ const _: () = {
     assert!(size_of::<Create>() == 376);
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
-    assert!(size_of::<Status>() == 304);
+    assert!(size_of::<Status>() == 352 && size_of::<AddDevice>() == 24);
     assert!(size_of::<Resize>() == 56 && size_of::<Settle>() == 32);
     assert!(size_of::<Events>() == 8 && size_of::<Event>() == 104);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);

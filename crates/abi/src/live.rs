@@ -6,6 +6,7 @@
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
+use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 
 use crate::descriptor::{CpuEntry, MAX_CPUS, MemRange};
@@ -20,6 +21,12 @@ pub const MAX_ENTRIES: usize = SIZE / size_of::<Entry>() - 1;
 pub const KIND_MEMORY: u32 = 1;
 /// `kind`: a CPU; `content` is its number, its APIC id and its park slot.
 pub const KIND_CPU: u32 = 2;
+/// `kind`: a PCI function; `content` is its number ([`function`]), the physical address of its page
+/// of configuration space, and 0.
+pub const KIND_FUNCTION: u32 = 6;
+/// `kind`: registers of the function whose entry is the last one before; `content` is
+/// [`Registers`].
+pub const KIND_REGISTERS: u32 = 7;
 
 /// One entry as words: the kind in the lower half of the first one and flags in the upper, then the
 /// content.
@@ -59,6 +66,56 @@ pub const fn memory(range: MemRange) -> Entry {
 #[must_use]
 pub const fn cpu(number: u64, cpu: CpuEntry) -> Entry {
     [KIND_CPU as u64, number, cpu.apic_id as u64, cpu.slot as u64]
+}
+
+/// The entry for a PCI function: segment, bus, and device and function in one byte, as one number.
+#[must_use]
+pub const fn function(number: u32, config: u64) -> Entry {
+    [KIND_FUNCTION as u64, number as u64, config, 0]
+}
+
+/// Number and page of configuration space of an entry for a function that was [checked](check).
+#[must_use]
+pub const fn function_of(entry: &Entry) -> (u32, u64) {
+    (entry[1] as u32, entry[2])
+}
+
+/// Registers of a function: what one of its base address registers covers, which is memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// Number of the base address register.
+    pub bar: u8,
+    /// Low four bits of the base address register: [`Self::WIDE`] and [`Self::PREFETCHABLE`].
+    pub flags: u8,
+    /// First physical address.
+    pub phys: u64,
+    /// Bytes, a power of two.
+    pub bytes: u64,
+}
+
+impl Registers {
+    /// `flags`: the address has 64 bits, in two base address registers.
+    pub const WIDE: u8 = 1 << 2;
+    /// `flags`: reads have no effects.
+    pub const PREFETCHABLE: u8 = 1 << 3;
+
+    /// The entry for them.
+    #[must_use]
+    pub const fn entry(&self) -> Entry {
+        let which = self.bar as u64 | (self.flags as u64) << 8;
+        [KIND_REGISTERS as u64, which, self.phys, self.bytes]
+    }
+
+    /// The registers of an entry that was [checked](check).
+    #[must_use]
+    pub const fn of(entry: &Entry) -> Self {
+        Self {
+            bar: entry[1] as u8,
+            flags: (entry[1] >> 8) as u8,
+            phys: entry[2],
+            bytes: entry[3],
+        }
+    }
 }
 
 /// Whether an entry is of a kind, and has no flags.
@@ -107,6 +164,8 @@ pub enum Refusal {
     NoMemory,
     /// A CPU with an APIC id or a park slot that there cannot be.
     Cpu(usize),
+    /// A function or registers of one that there cannot be, or new ones while it runs.
+    Function(usize),
 }
 
 impl Refusal {
@@ -122,6 +181,7 @@ impl Refusal {
             Self::Missing => 8,
             Self::NoMemory => 9,
             Self::Cpu(_) => 10,
+            Self::Function(_) => 11,
         }
     }
 
@@ -132,7 +192,8 @@ impl Refusal {
             | Self::Number(index)
             | Self::Limit(index)
             | Self::Overlap(index)
-            | Self::Cpu(index) => index as u64,
+            | Self::Cpu(index)
+            | Self::Function(index) => index as u64,
             Self::Count | Self::Missing | Self::NoMemory => 0,
         }
     }
@@ -148,6 +209,7 @@ impl Refusal {
             8 => Self::Missing,
             9 => Self::NoMemory,
             10 => Self::Cpu(index),
+            11 => Self::Function(index),
             _ => return None,
         })
     }
@@ -165,6 +227,7 @@ impl fmt::Display for Refusal {
             Self::Missing => f.write_str("something that it has is missing"),
             Self::NoMemory => f.write_str("it has no memory for tables of its own"),
             Self::Cpu(i) => write!(f, "entry {i} is no CPU that there can be"),
+            Self::Function(i) => write!(f, "entry {i} is no device that it can have"),
         }
     }
 }
@@ -239,6 +302,8 @@ pub trait Holdings {
     fn cpu_limit(&self) -> usize;
     /// APIC id of one of its CPUs.
     fn apic_id(&self, number: usize) -> Option<u32>;
+    /// Entries for its functions and their registers; `None` before it has any epoch.
+    fn functions(&self) -> Option<&[Entry]>;
 }
 
 /// Possessions of an instance by an epoch.
@@ -252,13 +317,38 @@ pub struct Totals {
 
 /// End of the physical address space.
 const PHYS_END: u64 = 1 << 52;
+/// Addresses where nobody's registers are: what firmware left, and where processors take interrupt
+/// messages.
+const NO_REGISTERS: [Range<u64>; 2] = [0..1 << 20, 0xfee0_0000..0xfef0_0000];
+/// Base address registers of a function.
+const BARS: u8 = 6;
 
-fn bytes(range: &MemRange) -> u64 {
-    range.count * PAGE_SIZE as u64
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
 }
 
-fn overlap(a: &MemRange, b: &MemRange) -> bool {
-    a.phys < b.phys + bytes(b) && b.phys < a.phys + bytes(a)
+/// Physical addresses of a range of memory.
+fn addresses(range: &MemRange) -> Range<u64> {
+    range.phys..range.phys + range.count * PAGE_SIZE as u64
+}
+
+/// Physical addresses that an entry names which passed the checks of its kind.
+fn named(entry: &Entry) -> Option<Range<u64>> {
+    if is_of(entry, KIND_MEMORY) {
+        Some(addresses(&range(entry)))
+    } else if is_of(entry, KIND_FUNCTION) {
+        Some(entry[2]..entry[2] + PAGE_SIZE as u64)
+    } else if is_of(entry, KIND_REGISTERS) {
+        Some(entry[2]..entry[2] + entry[3])
+    } else {
+        None
+    }
+}
+
+/// Whether an entry is for a function or its registers.
+#[must_use]
+pub fn is_of_function(entry: &Entry) -> bool {
+    is_of(entry, KIND_FUNCTION) || is_of(entry, KIND_REGISTERS)
 }
 
 /// Checks a whole epoch against what the instance has. Returns what it has by the epoch.
@@ -271,16 +361,22 @@ pub fn check(entries: &[Entry], has: &impl Holdings) -> Result<Totals, Refusal> 
     }
     let mut frames = has.first_memory().iter().map(|range| range.count).sum();
     let mut cpus = 0;
+    let mut functions = Functions::default();
     for (index, entry) in entries.iter().enumerate() {
         if is_of(entry, KIND_MEMORY) {
             frames = check_range(entries, index, frames, has)?;
         } else if is_of(entry, KIND_CPU) {
             check_cpu(entries, index, cpus, has)?;
             cpus += 1;
+        } else if is_of_function(entry) {
+            let goes_on = functions.goes_on(entry, is_after_function(entries, index));
+            goes_on.then_some(()).ok_or(Refusal::Function(index))?;
+            check_overlap(entries, index, has)?;
         } else {
             return Err(Refusal::Kind(index));
         }
     }
+    check_same_functions(entries, has)?;
     // The last CPU cannot go.
     if frames < has.frames() || cpus == 0 {
         return Err(Refusal::Missing);
@@ -310,12 +406,7 @@ fn check_range(
     if range.count > has.limit().saturating_sub(next) {
         return Err(Refusal::Limit(index));
     }
-    let others = entries[..index].iter();
-    let others = others.filter(|entry| is_of(entry, KIND_MEMORY));
-    let others = others.map(self::range);
-    if (has.first_memory().iter().copied().chain(others)).any(|other| overlap(&range, &other)) {
-        return Err(Refusal::Overlap(index));
-    }
+    check_overlap(entries, index, has)?;
     let known = has.frames().clamp(next, next + range.count) - next;
     for frame in (0..known).step_by(GRANULE_FRAMES as usize) {
         let phys = range.phys + frame * PAGE_SIZE as u64;
@@ -324,6 +415,90 @@ fn check_range(
         }
     }
     Ok(next + range.count)
+}
+
+/// Checks that an entry names no address which the first memory or an entry before it names.
+fn check_overlap(entries: &[Entry], index: usize, has: &impl Holdings) -> Result<(), Refusal> {
+    let Some(own) = named(&entries[index]) else {
+        return Ok(());
+    };
+    let first = has.first_memory().iter().map(addresses);
+    let mut others = first.chain(entries[..index].iter().filter_map(named));
+    match others.any(|other| overlap(&own, &other)) {
+        true => Err(Refusal::Overlap(index)),
+        false => Ok(()),
+    }
+}
+
+/// Whether an entry follows one for a function, or for registers of it.
+fn is_after_function(entries: &[Entry], index: usize) -> bool {
+    let before = index.checked_sub(1).map(|before| &entries[before]);
+    before.is_some_and(is_of_function)
+}
+
+/// Functions of an epoch so far: their numbers and those of their base address registers ascend.
+#[derive(Default)]
+struct Functions {
+    /// The number of the next function is at least this.
+    next: u64,
+    /// The next base address register of the last function is at least this one.
+    next_bar: u8,
+}
+
+impl Functions {
+    /// Takes in an entry for a function or its registers; false if there can be no such one.
+    fn goes_on(&mut self, entry: &Entry, after_function: bool) -> bool {
+        let [_, which, phys, last] = *entry;
+        let bytes = if is_of(entry, KIND_FUNCTION) {
+            if which < self.next || which > u64::from(u32::MAX) || last != 0 {
+                return false;
+            }
+            (self.next, self.next_bar) = (which + 1, 0);
+            PAGE_SIZE as u64
+        } else {
+            let Registers { bar, flags, .. } = Registers::of(entry);
+            let width = if flags & Registers::WIDE == 0 { 1 } else { 2 };
+            let known = Registers::WIDE | Registers::PREFETCHABLE;
+            if !after_function
+                || which >> 16 != 0
+                || flags & !known != 0
+                || bar < self.next_bar
+                || bar > BARS - width
+                || width == 1 && phys.saturating_add(last) > 1 << 32
+            {
+                return false;
+            }
+            self.next_bar = bar + width;
+            last
+        };
+        // Registers lie at a multiple of their size, as the hardware has it.
+        let is_place = bytes >= PAGE_SIZE as u64
+            && bytes.is_power_of_two()
+            && phys.is_multiple_of(bytes)
+            && phys < PHYS_END
+            && bytes <= PHYS_END - phys;
+        is_place
+            && NO_REGISTERS
+                .iter()
+                .all(|taken| !overlap(taken, &(phys..phys + bytes)))
+    }
+}
+
+/// Checks that the functions are those that the instance has, if it has looked before: they do not
+/// come or go while it runs.
+fn check_same_functions(entries: &[Entry], has: &impl Holdings) -> Result<(), Refusal> {
+    let Some(mut known) = has.functions().map(<[Entry]>::iter) else {
+        return Ok(());
+    };
+    let listed = entries.iter().enumerate();
+    for (index, entry) in listed.filter(|(_, entry)| is_of_function(entry)) {
+        match known.next() {
+            None => return Err(Refusal::Function(index)),
+            Some(same) if same == entry => {}
+            Some(_) => return Err(Refusal::Missing),
+        }
+    }
+    known.next().map_or(Ok(()), |_| Err(Refusal::Missing))
 }
 
 /// Checks a CPU, which has to have the number `next`.

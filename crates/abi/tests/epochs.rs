@@ -1,12 +1,14 @@
-//! Random epochs of a descriptor's dynamic part beside a model that knows single granules and CPUs
-//! only: what is nonsense is refused, and what is refused changes nothing.
+//! Random epochs of a descriptor's dynamic part beside a model that knows single granules, CPUs and
+//! functions only: what is nonsense is refused, and what is refused changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use abi::descriptor::{CpuEntry, MAX_CPUS, MemRange};
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE};
 use abi::live::{
-    Answer, Entry, Holdings, MAX_ENTRIES, Refusal, Totals, Verdict, check, cpu, memory, range,
+    Answer, Entry, Holdings, MAX_ENTRIES, Refusal, Registers, Totals, Verdict, check, cpu,
+    function, memory, range,
 };
 use proptest::prelude::*;
 
@@ -19,7 +21,12 @@ struct Instance {
     limit: u64,
     /// Places of all its granules, by their numbers.
     granules: BTreeMap<u64, u64>,
+    /// Entries for its functions, once it has looked.
+    functions: Option<Vec<Entry>>,
 }
+
+/// Possessions by an epoch: APIC ids, places of granules, entries for functions.
+type Possessions = (Vec<u32>, BTreeMap<u64, u64>, Vec<Entry>);
 
 const FIRST: [u64; 5] = [100, 101, 102, 40, 41];
 
@@ -36,16 +43,22 @@ impl Instance {
             first: [of(0, 100, 3), of(3, 40, 2)],
             limit: limit * GRANULE_FRAMES,
             granules: (0..).zip(FIRST).collect(),
+            functions: None,
         }
     }
 
-    /// All CPUs and granules by an epoch, if that is one: CPUs and whole granules with numbers in a
-    /// row, each place once, within the limits, all granules that there were, and the CPUs that
-    /// there were, but for some of the last ones if no other comes.
-    fn model(&self, entries: &[Entry]) -> Option<(Vec<u32>, BTreeMap<u64, u64>)> {
+    /// All CPUs, granules and functions by an epoch, if that is one: CPUs and whole granules with
+    /// numbers in a row, each place once, within the limits, all granules and functions that there
+    /// were, and the CPUs that there were, but for some of the last ones if no other comes.
+    fn model(&self, entries: &[Entry]) -> Option<Possessions> {
         let mut granules: BTreeMap<u64, u64> = (0..).zip(FIRST).collect();
         let (mut cpus, mut slots) = (Vec::new(), BTreeSet::new());
-        for entry in entries {
+        let functions = functions_of(entries)?;
+        let listed: Vec<Entry> = entries.iter().copied().filter(is_of_function).collect();
+        if self.functions.as_ref().is_some_and(|had| *had != listed) {
+            return None;
+        }
+        for entry in entries.iter().filter(|entry| !is_of_function(entry)) {
             if let [2, number, apic_id, slot] = *entry {
                 cpus.push(u32::try_from(apic_id).ok()?);
                 let is_new = slot < MAX_CPUS as u64 && slots.insert(slot);
@@ -83,6 +96,12 @@ impl Instance {
             .iter()
             .all(|(number, place)| granules.get(number) == Some(place));
         let apic_ids: BTreeSet<_> = cpus.iter().collect();
+        let granule = |place: &u64| {
+            let start = place.checked_mul(GRANULE_SIZE as u64)?;
+            Some(start..start.checked_add(GRANULE_SIZE as u64)?)
+        };
+        let memory: Option<Vec<Range<u64>>> = granules.values().map(granule).collect();
+        let is_apart = is_each_once([functions, memory?].concat());
         (apic_ids.len() == cpus.len()
             && cpus.len() <= self.cpu_limit
             && !cpus.is_empty()
@@ -90,9 +109,67 @@ impl Instance {
             && places.len() == granules.len()
             && places.iter().all(|place| **place < 1 << 31)
             && granules.len() as u64 * GRANULE_FRAMES <= self.limit
-            && kept)
-            .then_some((cpus, granules))
+            && kept
+            && is_apart)
+            .then_some((cpus, granules, listed))
     }
+}
+
+fn is_of_function(entry: &Entry) -> bool {
+    matches!(entry[0], 6 | 7)
+}
+
+/// Addresses of all functions of an epoch, if these are functions with ascending numbers, each with
+/// its registers, in ascending order, behind it.
+fn functions_of(entries: &[Entry]) -> Option<Vec<Range<u64>>> {
+    let mut places = Vec::new();
+    let mut numbers = Vec::new();
+    let mut bars: Option<BTreeSet<u64>> = None;
+    for entry in entries {
+        let [kind, which, at, last] = *entry;
+        let bytes = match (kind, &mut bars) {
+            (6, _) => {
+                numbers.push(u32::try_from(which).ok()?);
+                bars = Some(BTreeSet::new());
+                (last == 0).then_some(4096)?
+            }
+            (7, None) => return None,
+            (7, Some(bars)) => {
+                let [bar, flags, rest @ ..] = which.to_le_bytes();
+                let taken = match flags {
+                    0 | 8 => vec![bar],
+                    4 | 12 => vec![bar, bar.checked_add(1)?],
+                    _ => return None,
+                };
+                for bar in &taken {
+                    let is_next = bars.last().is_none_or(|last| u64::from(*bar) > *last);
+                    if !is_next || *bar > 5 {
+                        return None;
+                    }
+                    bars.insert(u64::from(*bar));
+                }
+                let below_4g = at.checked_add(last)? <= 1 << 32;
+                (rest == [0; 6] && (below_4g || taken.len() == 2)).then_some(last)?
+            }
+            _ => {
+                bars = None;
+                continue;
+            }
+        };
+        if bytes.count_ones() != 1 || bytes < 4096 || at % bytes != 0 {
+            return None;
+        }
+        places.push(at..at.checked_add(bytes).filter(|end| *end <= 1 << 52)?);
+    }
+    let nowhere = [0..1 << 20, 0xfee0_0000..0xfef0_0000];
+    (numbers.is_sorted_by(|a, b| a < b) && is_each_once([&places[..], &nowhere].concat()))
+        .then_some(places)
+}
+
+/// Whether no two of these ranges meet.
+fn is_each_once(mut ranges: Vec<Range<u64>>) -> bool {
+    ranges.sort_by_key(|range| range.start);
+    ranges.is_sorted_by(|a, b| a.end <= b.start)
 }
 
 impl Holdings for Instance {
@@ -117,6 +194,9 @@ impl Holdings for Instance {
     }
     fn apic_id(&self, number: usize) -> Option<u32> {
         self.cpus.get(number).copied()
+    }
+    fn functions(&self) -> Option<&[Entry]> {
+        self.functions.as_deref()
     }
 }
 
@@ -157,6 +237,14 @@ enum Change {
     Cpu { apic_id: u32 },
     /// Takes CPUs away, the last ones.
     FewerCpus { count: usize },
+    /// Adds a function with registers of this size at this place, each in units of its size.
+    Function {
+        number: u32,
+        config: u64,
+        place: u64,
+        size: u32,
+        flags: u8,
+    },
     /// A word of an entry is another one.
     Word {
         entry: usize,
@@ -184,13 +272,19 @@ fn change() -> impl Strategy<Value = Change> {
         (0u64..64).prop_map(|n| n * GRANULE_SIZE as u64),
         (0u32..64).prop_map(|n| 1 << n),
     ];
-    let entry = (0u64..4, value.clone(), value.clone(), value.clone())
+    let entry = (0u64..9, value.clone(), value.clone(), value.clone())
         .prop_map(|(kind, a, b, c)| [kind, a, b, c]);
     prop_oneof![
         6 => (0u64..200, 1u64..5, any::<bool>())
             .prop_map(|(place, count, merge)| Change::Grow { place, count, merge }),
         4 => (0u32..20).prop_map(|apic_id| Change::Cpu { apic_id }),
         2 => (1usize..4).prop_map(|count| Change::FewerCpus { count }),
+        3 => (0u32..5, 30_000u64..60_000, 0u64..250, 12u32..23, 0u8..4).prop_map(
+            |(number, config, place, size, flags)| {
+                let flags = flags << 2;
+                Change::Function { number, config, place, size, flags }
+            },
+        ),
         1 => (0usize..8, 0usize..4, value)
             .prop_map(|(entry, word, value)| Change::Word { entry, word, value }),
         1 => (0usize..8, 0usize..4, 0u32..64)
@@ -204,7 +298,9 @@ fn change() -> impl Strategy<Value = Change> {
 
 /// The epoch that a change makes of what an instance has.
 fn changed(instance: &Instance, change: &Change) -> Vec<Entry> {
+    let known = instance.functions.clone().unwrap_or_default();
     let mut epoch = cpu_entries(&instance.cpus);
+    epoch.extend(&known);
     epoch.extend(entries(&instance.granules, true));
     let at = |entry: usize, epoch: &[Entry]| entry % epoch.len().max(1);
     match change {
@@ -217,17 +313,36 @@ fn changed(instance: &Instance, change: &Change) -> Vec<Entry> {
             let next = granules.len() as u64;
             granules.extend((0..*count).map(|n| (next + n, place + n)));
             epoch = cpu_entries(&instance.cpus);
+            epoch.extend(&known);
             epoch.extend(entries(&granules, *merge));
         }
         Change::Cpu { apic_id } => {
             let cpus = [&instance.cpus[..], &[*apic_id]].concat();
             epoch = cpu_entries(&cpus);
+            epoch.extend(&known);
             epoch.extend(entries(&instance.granules, true));
         }
         Change::FewerCpus { count } => {
             let left = instance.cpus.len().saturating_sub(*count);
             epoch = cpu_entries(&instance.cpus[..left]);
             epoch.extend(entries(&instance.granules, true));
+            epoch.extend(&known);
+        }
+        Change::Function {
+            number,
+            config,
+            place,
+            size,
+            flags,
+        } => {
+            epoch.push(function(*number, config * 4096));
+            let registers = Registers {
+                bar: (number % 5) as u8,
+                flags: *flags,
+                phys: place << size,
+                bytes: 1 << size,
+            };
+            epoch.push(registers.entry());
         }
         Change::Noise(noise) => epoch.clone_from(noise),
         _ if epoch.is_empty() => {}
@@ -263,20 +378,21 @@ proptest! {
     /// what the instance has is always what the last adopted one said.
     #[test]
     fn nonsense_is_refused_and_the_old_one_stays(
-        (limit, cpu_limit) in (5u64..40, 1usize..6),
+        (limit, cpu_limit, looked) in (5u64..40, 1usize..6, any::<bool>()),
         changes in proptest::collection::vec(change(), 20),
     ) {
         let mut instance = Instance::new(limit, cpu_limit);
         for change in &changes {
             let epoch = changed(&instance, change);
             let wanted = instance.model(&epoch);
-            let totals = wanted.as_ref().map(|(cpus, granules)| Totals {
+            let totals = wanted.as_ref().map(|(cpus, granules, _)| Totals {
                 frames: granules.len() as u64 * GRANULE_FRAMES,
                 cpus: cpus.len(),
             });
             prop_assert_eq!(check(&epoch, &instance).ok(), totals, "{:?}", epoch);
-            if let Some((cpus, granules)) = wanted {
+            if let Some((cpus, granules, functions)) = wanted {
                 (instance.cpus, instance.granules) = (cpus, granules);
+                instance.functions = instance.functions.or(looked.then_some(functions));
             }
         }
     }
@@ -284,7 +400,7 @@ proptest! {
     /// Any word is an answer that becomes the same word again, but for bits that mean nothing, or
     /// none.
     #[test]
-    fn words_are_answers_or_not(word: u64, code in 0u64..13) {
+    fn words_are_answers_or_not(word: u64, code in 0u64..14) {
         for word in [word, word & !0xff | code] {
             if let Some(answer) = Answer::from_word(word) {
                 prop_assert_eq!(Answer::from_word(answer.to_word()), Some(answer));
@@ -311,7 +427,7 @@ fn each_refusal_is_told_by_its_name() {
     let end = 1 << 31;
     // The CPU that there is, and others.
     let is = [2, 0, 10, 10];
-    let table: [Case<'_>; 24] = [
+    let table: [Case<'_>; 25] = [
         (&[is], Ok((5, 1))),
         (&[is, good], Ok((7, 1))),
         (&[good, is], Ok((7, 1))),
@@ -326,6 +442,7 @@ fn each_refusal_is_told_by_its_name() {
         (&[good, new(7, 8, 1)], Err(Refusal::Overlap(1))),
         (&[new(5, 41, 1)], Err(Refusal::Overlap(0))),
         (&[[3, 0, 0, 0]], Err(Refusal::Kind(0))),
+        (&[[8, 0, 0, 0]], Err(Refusal::Kind(0))),
         (&[[1 << 32 | 2, 0, 10, 10]], Err(Refusal::Kind(0))),
         (&[good; MAX_ENTRIES + 1], Err(Refusal::Count)),
         (&[good], Err(Refusal::Missing)),
@@ -378,6 +495,7 @@ fn each_refusal_is_told_by_its_name() {
         Refusal::Missing,
         Refusal::NoMemory,
         Refusal::Cpu(6),
+        Refusal::Function(7),
     ] {
         let answer = Answer {
             epoch: 77,
@@ -388,4 +506,88 @@ fn each_refusal_is_told_by_its_name() {
     }
     assert_eq!(Answer::from_word(0), None);
     assert_eq!(Answer::from_word((MAX_ENTRIES as u64) << 8 | 3), None);
+}
+
+#[test]
+fn functions_have_places_of_their_own() {
+    let instance = Instance::new(20, 3);
+    let is = [2, 0, 10, 10];
+    // At the first granule of the first memory and behind its last one.
+    let (memory_at, free) = (100 << 21, 103 << 21);
+    let config = 0xb000_3000;
+    let disk = function(0x18, config);
+    let bar = |bar: u8, flags: u8, phys: u64, bytes: u64| {
+        let registers = Registers {
+            bar,
+            flags,
+            phys,
+            bytes,
+        };
+        assert_eq!(Registers::of(&registers.entry()), registers);
+        registers.entry()
+    };
+    let good = [
+        is,
+        disk,
+        bar(1, 0, free, 4096),
+        bar(4, 12, 1 << 40, 1 << 14),
+    ];
+    let totals = Totals {
+        frames: 5 * GRANULE_FRAMES,
+        cpus: 1,
+    };
+    assert_eq!(check(&good, &instance), Ok(totals));
+    let second = [&good[..], &[function(0x19, config + 4096)]].concat();
+    assert_eq!(check(&second, &instance), Ok(totals));
+    let grown = memory(MemRange {
+        first_frame: 5 * GRANULE_FRAMES,
+        phys: free,
+        count: GRANULE_FRAMES,
+    });
+    let (no, twice) = (Refusal::Function, Refusal::Overlap);
+    let table: [(&[Entry], Refusal); 26] = [
+        // What is memory, in whatever order, or another function's.
+        (&[is, disk, bar(1, 0, memory_at, 4096)], twice(2)),
+        (&[is, disk, bar(1, 0, free - 4096, 4096)], twice(2)),
+        (&[is, function(0x18, memory_at)], twice(1)),
+        (&[is, disk, bar(1, 0, free, 4096), grown], twice(3)),
+        (&[is, grown, disk, bar(1, 0, free, 4096)], twice(3)),
+        (&[is, disk, bar(1, 4, config & !0xffff, 1 << 16)], twice(2)),
+        (&[is, disk, function(0x19, config)], twice(2)),
+        (&[is, disk, good[2], bar(2, 0, free, 8192)], twice(3)),
+        // Two alike, or no order.
+        (&[is, disk, disk], no(2)),
+        (&[is, disk, function(0x17, config + 4096)], no(2)),
+        (&[is, disk, good[2], bar(1, 0, free + 4096, 4096)], no(3)),
+        (&[is, disk, good[3], bar(5, 0, free, 4096)], no(3)),
+        // Registers of no function.
+        (&[is, good[2]], no(1)),
+        (&[good[2], is], no(0)),
+        (&[disk, is, good[2]], no(2)),
+        // Places that there are not.
+        (&[is, function(0x18, config + 1)], no(1)),
+        (&[is, function(0x18, 0)], no(1)),
+        (&[is, function(0x18, 1 << 52)], no(1)),
+        (&[is, disk, bar(1, 0, free, 2048)], no(2)),
+        (&[is, disk, bar(1, 0, free, 12288)], no(2)),
+        (&[is, disk, bar(1, 0, free + 4096, 8192)], no(2)),
+        (&[is, disk, bar(1, 0, 0xfee0_1000, 4096)], no(2)),
+        (&[is, disk, bar(1, 0, 1 << 32, 4096)], no(2)),
+        // Base address registers that there are not.
+        (&[is, disk, bar(6, 0, free, 4096)], no(2)),
+        (&[is, disk, bar(5, 4, free, 4096)], no(2)),
+        (&[is, disk, bar(1, 1, free, 4096)], no(2)),
+    ];
+    for (entries, wanted) in table {
+        assert_eq!(check(entries, &instance), Err(wanted), "{entries:x?}");
+    }
+    // Once it has looked, they stay as they are.
+    let mut looked = Instance::new(20, 3);
+    looked.functions = Some(good[1..].to_vec());
+    assert_eq!(check(&good, &looked), Ok(totals));
+    assert_eq!(check(&good[..1], &looked), Err(Refusal::Missing));
+    assert_eq!(check(&good[..3], &looked), Err(Refusal::Missing));
+    assert_eq!(check(&second, &looked), Err(no(4)));
+    looked.functions = Some(Vec::new());
+    assert_eq!(check(&good, &looked), Err(no(1)));
 }

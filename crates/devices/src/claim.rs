@@ -3,24 +3,21 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::Ordering;
 
 use guard::device::{DmaBlock, MmioRegion};
 use lfmutex::Mutex;
 use pci::{Abilities, Layout, Msix, NotReset, Saved};
 use task::Deadline;
 
-use crate::PciDevice;
+use crate::{Owner, PciDevice};
 
 /// Why a function cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimError {
-    /// Somebody has it, or it was not to be stopped when somebody let go of it.
-    Taken,
+    /// Somebody has it, or it could not be reset when somebody let go of it.
+    Taken(Owner),
     /// The function is a bridge, or has no header that is known.
     NoDevice,
-    /// There is no memory for the claim.
-    NoMemory,
 }
 
 /// The function could not be stopped: it may still reach memory.
@@ -29,11 +26,10 @@ pub struct StillReaches;
 
 impl fmt::Display for ClaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Taken => "somebody has the device",
-            Self::NoDevice => "this is no device",
-            Self::NoMemory => "no memory",
-        })
+        match self {
+            Self::Taken(owner) => write!(f, "{owner}"),
+            Self::NoDevice => f.write_str("this is no device"),
+        }
     }
 }
 
@@ -78,9 +74,7 @@ impl PciDevice {
         if self.function.layout != Layout::Device {
             return Err(ClaimError::NoDevice);
         }
-        if self.is_claimed.swap(true, Ordering::AcqRel) {
-            return Err(ClaimError::Taken);
-        }
+        (self.ownership.take(Owner::Driver)).map_err(ClaimError::Taken)?;
         let registers = &self.registers;
         let claim = Arc::new(Claim {
             device: self,
@@ -133,9 +127,15 @@ impl Claim {
 
     /// Stops and resets the function. Sleeps.
     fn stop(&self) -> Result<(), StillReaches> {
+        self.device.stop(&self.saved)
+    }
+}
+
+impl PciDevice {
+    /// Stops and resets the function, and puts back what was saved. Sleeps.
+    pub(crate) fn stop(&self, saved: &Saved) -> Result<(), StillReaches> {
         let wait = |ms: u32| task::sleep_until(Deadline::after_ns(u64::from(ms) * 1_000_000));
-        let layout = self.device.function.layout;
-        pci::reset(&self.device.registers, layout, &self.saved, wait)
+        pci::reset(&self.registers, self.function.layout, saved, wait)
             .map_err(|NotReset| StillReaches)
     }
 }
@@ -153,9 +153,10 @@ impl Drop for Claim {
         match self.stop() {
             Ok(()) => {
                 drop(held);
-                self.device.is_claimed.store(false, Ordering::Release);
+                self.device.ownership.leave_to(None);
             }
             Err(StillReaches) => {
+                self.device.ownership.leave_to(Some(Owner::Stuck));
                 log::error!(
                     "PCI function {} does not stop: it stays taken, and {} blocks of memory with it",
                     self.device.function.address,

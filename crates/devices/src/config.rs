@@ -1,12 +1,17 @@
 //! Configuration space in memory (ECAM; PCI Express Base 5.0, 7.2.2): 4 KiB for each function.
+//!
+//! The supervisor finds its functions by a scan, an instance in its descriptor.
 
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicBool;
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 
+use abi::live::Registers;
 use acpi::ConfigWindow;
-use guard::device::{self, MmioRegion};
+use guard::device::{self, FunctionPlace, MmioRegion};
+use guard::role;
 use lfmutex::{Mutex, Once};
-use pci::{Address, ConfigRegisters, EXTENDED_CONFIG_BYTES, Function};
+use pci::{Address, Bar, BarKind, ConfigRegisters, EXTENDED_CONFIG_BYTES, Function};
 
 /// Bytes of the configuration space of all functions of a bus.
 const BUS_BYTES: usize = 256 * EXTENDED_CONFIG_BYTES as usize;
@@ -25,16 +30,94 @@ impl ConfigRegisters for FunctionRegisters {
     }
 }
 
+/// Owner of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A driver of this kernel.
+    Driver,
+    /// The instance of this number.
+    Instance(u32),
+    /// Nobody, for ever: it could not be reset.
+    Stuck,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Driver => f.write_str("a driver has it"),
+            Self::Instance(id) => write!(f, "instance {id} has it"),
+            Self::Stuck => f.write_str("it could not be reset"),
+        }
+    }
+}
+
+/// The owner of a function as one word, to be changed in one step.
+#[derive(Debug, Default)]
+pub(crate) struct Ownership(AtomicU64);
+
+impl Ownership {
+    const NOBODY: u64 = 0;
+    const DRIVER: u64 = 1;
+    const STUCK: u64 = 2;
+    const INSTANCE: u64 = 1 << 32;
+
+    const fn word(owner: Option<Owner>) -> u64 {
+        match owner {
+            None => Self::NOBODY,
+            Some(Owner::Driver) => Self::DRIVER,
+            Some(Owner::Stuck) => Self::STUCK,
+            Some(Owner::Instance(id)) => Self::INSTANCE | id as u64,
+        }
+    }
+
+    const fn owner(word: u64) -> Option<Owner> {
+        match word {
+            Self::NOBODY => None,
+            Self::DRIVER => Some(Owner::Driver),
+            Self::STUCK => Some(Owner::Stuck),
+            word => Some(Owner::Instance(word as u32)),
+        }
+    }
+
+    /// Makes somebody the owner if nobody is.
+    ///
+    /// # Errors
+    /// The owner.
+    pub(crate) fn take(&self, owner: Owner) -> Result<(), Owner> {
+        let order = Ordering::AcqRel;
+        let word = Self::word(Some(owner));
+        match (self.0).compare_exchange(Self::NOBODY, word, order, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(word) => Self::owner(word).map_or(Ok(()), Err),
+        }
+    }
+
+    /// Takes the function from its owner.
+    pub(crate) fn leave_to(&self, owner: Option<Owner>) {
+        self.0.store(Self::word(owner), Ordering::Release);
+    }
+}
+
 /// A function of the machine.
 #[derive(Debug)]
 pub struct PciDevice {
     pub(crate) function: Function,
     pub(crate) registers: FunctionRegisters,
-    /// Whether there is a `Claim` of it, or was one that could not be let go.
-    pub(crate) is_claimed: AtomicBool,
+    /// Physical address of its page of configuration space.
+    pub(crate) config: u64,
+    pub(crate) ownership: Ownership,
 }
 
 impl PciDevice {
+    /// Whether drivers are to leave it alone: `pci.hide=` on the command line has its address, as
+    /// `0000:00:03.0` or `00:03.0`, among others behind commas.
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        let hidden = role::cmdline_value("pci.hide").unwrap_or_default();
+        let mut hidden = hidden.split(',').map(str::parse);
+        hidden.any(|address| address == Ok(self.function.address))
+    }
+
     /// The function, as it was found.
     #[must_use]
     pub fn function(&self) -> &Function {
@@ -109,11 +192,65 @@ impl pci::Machine for Buses {
     }
 }
 
-/// All functions of the machine, by address; none in an instance. They are looked for when this is
-/// first called.
+/// All functions of the machine, or in an instance its own, by address. They are looked for when
+/// this is first called.
 pub fn pci_devices() -> &'static [PciDevice] {
     static DEVICES: Once<Vec<PciDevice>> = Once::new();
-    DEVICES.call_once(find_all)
+    DEVICES.call_once(|| {
+        if role::is_supervisor() {
+            find_all()
+        } else {
+            own_devices()
+        }
+    })
+}
+
+/// The functions that the descriptor of an instance names.
+fn own_devices() -> Vec<PciDevice> {
+    let mut found = Vec::new();
+    for place in device::own_functions() {
+        let address = Address::from_number(place.number);
+        match own_device(&place) {
+            Some(device) if found.try_reserve(1).is_ok() => found.push(device),
+            _ => log::error!("PCI function {address} does not answer, or there is no memory"),
+        }
+    }
+    found
+}
+
+fn own_device(place: &FunctionPlace) -> Option<PciDevice> {
+    let bytes = usize::from(EXTENDED_CONFIG_BYTES);
+    // SAFETY: the descriptor says that configuration space of a function of this instance's is
+    // there. Nobody but this crate writes there, and only a `Claim` does, which lets the function
+    // reach memory only as long as there is one.
+    let region = unsafe { device::map(place.config, bytes) }.ok()?;
+    let registers = FunctionRegisters(region);
+    let mut bars = [None; 6];
+    for of in &place.registers {
+        bars[usize::from(of.bar)] = Some(bar_of(of));
+    }
+    Some(PciDevice {
+        function: Function::with_bars(Address::from_number(place.number), bars, &registers)?,
+        registers,
+        config: place.config,
+        ownership: Ownership::default(),
+    })
+}
+
+/// The base address register that the descriptor's words stand for.
+fn bar_of(registers: &Registers) -> Bar {
+    let has = |flag| registers.flags & flag != 0;
+    Bar {
+        kind: if has(Registers::WIDE) {
+            BarKind::Memory64
+        } else {
+            BarKind::Memory32
+        },
+        prefetchable: has(Registers::PREFETCHABLE),
+        address: registers.phys,
+        size: registers.bytes,
+        flags: registers.flags.into(),
+    }
 }
 
 fn find_all() -> Vec<PciDevice> {
@@ -123,12 +260,15 @@ fn find_all() -> Vec<PciDevice> {
             window: *window,
             mapped: Mutex::new(None),
         };
-        let add = |function, registers| {
+        let add = |function: Function, registers| {
             found.try_reserve(1).ok()?;
+            let address = function.address;
+            let page = u64::from(address.bus) << 8 | u64::from(address.devfn());
             found.push(PciDevice {
                 function,
                 registers,
-                is_claimed: AtomicBool::new(false),
+                config: window.base + page * u64::from(EXTENDED_CONFIG_BYTES),
+                ownership: Ownership::default(),
             });
             Some(())
         };

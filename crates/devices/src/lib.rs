@@ -1,4 +1,4 @@
-//! Access to devices: trusted, the supervisor's alone (`docs/devices.md`).
+//! Access to devices: trusted (`docs/devices.md`).
 //!
 //! Safe code gets functions as values, which name no address. It can read a function's
 //! configuration space, and cannot write it: what stands there decides where a device answers and
@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `config` | configuration space, and the functions there are |
 //! | `claim` | a function that a driver has for itself; letting go of it |
+//! | `given` | a function that an instance has |
 //! | `registers` | its registers |
 //! | `dma` | memory that it reads and writes |
 //! | `vector` | its interrupts |
@@ -19,11 +20,13 @@ extern crate alloc;
 mod claim;
 mod config;
 mod dma;
+mod given;
 mod registers;
 mod vector;
 
 pub use claim::{Claim, ClaimError, StillReaches};
-pub use config::{PciDevice, pci_devices};
+pub use config::{Owner, PciDevice, pci_devices};
 pub use dma::{DeviceAddress, DmaMemory, DmaPage};
+pub use given::{GiveError, GivenFunction};
 pub use registers::{NoRegisters, Registers};
-pub use vector::{NoVector, Vector, init};
+pub use vector::{NoVector, Vector, init, vector_cpus};

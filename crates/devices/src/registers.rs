@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use guard::device::{self, MmioRegion, Register};
-use pci::BarKind;
+use pci::{Bar, BarKind, Function};
 
 use crate::claim::Claim;
 use crate::pci_devices;
@@ -48,9 +48,6 @@ impl Claim {
     pub(crate) fn map(&self, bar: u8, offset: u64, len: usize) -> Result<MmioRegion, NoRegisters> {
         let function = &self.device.function;
         let bar = function.bars.get(usize::from(bar)).copied().flatten();
-        let is_memory = |bar: &pci::Bar| {
-            matches!(bar.kind, BarKind::Memory32 | BarKind::Memory64) && bar.address != 0
-        };
         let bar = bar.filter(is_memory).ok_or(NoRegisters)?;
         let end = offset.checked_add(len as u64).ok_or(NoRegisters)?;
         let at = bar.address.checked_add(offset).ok_or(NoRegisters)?;
@@ -58,16 +55,7 @@ impl Claim {
             return Err(NoRegisters);
         }
         let (first, last) = (at, bar.address + (end - 1));
-        let others = pci_devices()
-            .iter()
-            .filter(|other| other.function.address != function.address);
-        let is_shared = others
-            .flat_map(|other| other.function.bars.iter().flatten())
-            .filter(|other| is_memory(other))
-            .any(|other| {
-                first <= other.address.saturating_add(other.size - 1) && other.address <= last
-            });
-        if is_shared {
+        if !answers_alone(function, first, last) {
             log::warn!(
                 "{} answers where another PCI function does",
                 function.address
@@ -83,6 +71,21 @@ impl Claim {
             NoRegisters
         })
     }
+}
+
+fn is_memory(bar: &Bar) -> bool {
+    matches!(bar.kind, BarKind::Memory32 | BarKind::Memory64) && bar.address != 0
+}
+
+/// Whether no other function answers at these addresses.
+pub(crate) fn answers_alone(function: &Function, first: u64, last: u64) -> bool {
+    let others = pci_devices()
+        .iter()
+        .filter(|other| other.function.address != function.address);
+    let mut bars = others
+        .flat_map(|other| other.function.bars.iter().flatten())
+        .filter(|bar| is_memory(bar));
+    !bars.any(|bar| first <= bar.address.saturating_add(bar.size - 1) && bar.address <= last)
 }
 
 impl Registers {

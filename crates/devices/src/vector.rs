@@ -8,6 +8,7 @@ use guard::BootToken;
 use guard::cpu::{self, CpuId, MAX_CPUS};
 use guard::device::{self, MmioRegion};
 use guard::irq::{self, DEVICE_VECTORS, FIRST_DEVICE_VECTOR};
+use guard::role;
 use lfmutex::Once;
 use pci::MsixEntry;
 use task::Event;
@@ -57,7 +58,8 @@ fn on_interrupt(vector: u8) -> bool {
 }
 
 /// No interrupt is to be had: the function has no such message, or somebody has it, or the CPU has
-/// no vector left or cannot be reached by messages, or there is no memory.
+/// no vector left, may have none ([`vector_cpus`]) or cannot be reached by messages, or there is no
+/// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoVector;
 
@@ -69,6 +71,17 @@ pub struct Vector {
     cpu: CpuId,
     entry: u16,
     claim: Arc<Claim>,
+}
+
+/// Number of CPUs, the first ones, that vectors can be of: all of the supervisor's, and of an
+/// instance the first, which is the only one that never leaves.
+#[must_use]
+pub fn vector_cpus() -> usize {
+    if role::is_supervisor() {
+        cpu::count()
+    } else {
+        1
+    }
 }
 
 /// Takes a free vector of a CPU, and its slot.
@@ -119,7 +132,7 @@ impl Claim {
         let msix = self.msix.as_ref().ok_or(NoVector)?;
         let mut messages = self.messages.lock();
         let is_used = messages.used.iter().any(|(used, _)| *used == entry);
-        if entry >= msix.entries || is_used {
+        if entry >= msix.entries || is_used || cpu.0 as usize >= vector_cpus() {
             return Err(NoVector);
         }
         messages.used.try_reserve(1).map_err(|_| NoVector)?;

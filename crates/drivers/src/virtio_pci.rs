@@ -59,11 +59,12 @@ fn start_devices(
     }
 }
 
-/// The machine's devices of a kind (virtio 1.3, section 5), in the order of their addresses.
+/// The machine's devices of a kind (virtio 1.3, section 5) that drivers are to have, in the order
+/// of their addresses.
 fn devices_of(kind: u16) -> impl Iterator<Item = &'static PciDevice> {
     devices::pci_devices().iter().filter(move |device| {
         let function = device.function();
-        virtio::pci::kind(function.vendor, function.device) == Some(kind)
+        virtio::pci::kind(function.vendor, function.device) == Some(kind) && !device.is_hidden()
     })
 }
 

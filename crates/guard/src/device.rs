@@ -1,10 +1,14 @@
 //! What drivers have of the machine, for the trusted crate `devices`: where configuration space is,
 //! mapping what is not memory, memory that a device reaches, and messages that interrupt.
 //!
+//! An instance maps only what its descriptor names (`own`).
+//!
 //! This is the one place where an address of the machine goes over the guard's border. Naming one
 //! does nothing; mapping is `unsafe`, so that `devices` alone does it. What a device is told to do
 //! with the address of memory is the driver's to answer for, until there is an IOMMU
 //! (`docs/devices.md`).
+
+mod own;
 
 use core::sync::atomic::{AtomicU16, Ordering};
 
@@ -12,6 +16,8 @@ use abi::layout::PAGE_SIZE;
 use acpi::ConfigWindow;
 use arrayvec::ArrayVec;
 use lfmutex::Once;
+pub use own::{FunctionPlace, MAX_REGISTERS, own_functions};
+pub(crate) use own::{entries, known_entries};
 use raw_cpuid::CpuId;
 
 use crate::cpu::CpuId as Cpu;
@@ -49,7 +55,8 @@ pub fn config_windows() -> &'static [ConfigWindow] {
 /// Why registers cannot be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
-    /// Memory, an interrupt controller or nothing that can be addressed is there.
+    /// Memory, an interrupt controller or nothing that can be addressed is there; or, in an
+    /// instance, nothing that is its own.
     Taken,
     /// There is no memory for a page table, or no address left.
     NoMemory,
@@ -64,8 +71,17 @@ pub enum MapError {
 /// A device of this machine answers there, and neither reads nor writes of its registers change
 /// memory that is not given to it for that.
 pub unsafe fn map(at: u64, len: usize) -> Result<MmioRegion, MapError> {
+    check(at, len as u64)?;
+    MmioRegion::map(PhysAddr(at), len).map_err(|_| MapError::NoMemory)
+}
+
+/// Checks that registers of a device may be at physical addresses.
+///
+/// # Errors
+/// [`MapError::Taken`].
+pub(crate) fn check(at: u64, len: u64) -> Result<(), MapError> {
     let descriptor = role::descriptor();
-    let end = at.checked_add(len as u64).ok_or(MapError::Taken)?;
+    let end = at.checked_add(len).ok_or(MapError::Taken)?;
     let meets = |first: u64, bytes: u64| at < first + bytes && first < end;
     let memory = descriptor.ranges().iter();
     let controllers = descriptor.ioapics().iter();
@@ -77,11 +93,12 @@ pub unsafe fn map(at: u64, len: usize) -> Result<MmioRegion, MapError> {
             .any(|first| meets(first, APIC_BYTES))
         || meets(descriptor.lapic_phys, APIC_BYTES)
         || meets(MESSAGES.start, MESSAGES.end - MESSAGES.start);
+    let is_foreign = !role::is_supervisor() && !own::names(at..end);
     // Below 1 MiB is what firmware left, and the trampoline.
-    if is_taken || len == 0 || at < 1 << 20 || end > 1 << address_bits() {
+    if is_taken || is_foreign || len == 0 || at < 1 << 20 || end > 1 << address_bits() {
         return Err(MapError::Taken);
     }
-    MmioRegion::map(PhysAddr(at), len).map_err(|_| MapError::NoMemory)
+    Ok(())
 }
 
 /// Ends a mapping. When it returns, no CPU reaches the registers by it. For the crate `devices`.

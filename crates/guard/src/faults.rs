@@ -1,5 +1,6 @@
 //! Faults on purpose, and a search of memory, for tests of the isolation between instances. The
-//! supervisor refuses both.
+//! supervisor refuses both; on its command line one can be asked for that has something stay in
+//! quarantine for longer ([`doubts_reset`]).
 
 use core::hint::black_box;
 use core::ptr;
@@ -57,6 +58,16 @@ static IGNORES_NMI: AtomicBool = AtomicBool::new(false);
 
 /// Flag: nothing new in the descriptor is adopted.
 static REFUSES_EPOCHS: AtomicBool = AtomicBool::new(false);
+
+/// Whether a proof that a function was reset is not to be believed: the first one in a supervisor
+/// whose command line says `fault=unreset`.
+#[must_use]
+pub fn doubts_reset() -> bool {
+    static HAS_DOUBTED: AtomicBool = AtomicBool::new(false);
+    role::is_supervisor()
+        && role::cmdline_value("fault") == Some("unreset")
+        && !HAS_DOUBTED.swap(true, Ordering::Relaxed)
+}
 
 /// Whether this instance refuses what is new in its descriptor.
 pub(crate) fn refuses_epochs() -> bool {

@@ -19,7 +19,7 @@ use crate::arch::{self, timer};
 use crate::cpu::{self, CpuId};
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{cpu_table, faults, heartbeat, ipi, leave, mem, park, role, smp};
+use crate::{cpu_table, device, faults, heartbeat, ipi, leave, mem, park, role, smp};
 
 /// The window shared with the supervisor.
 ///
@@ -95,6 +95,30 @@ impl Holdings for Own {
     fn apic_id(&self, number: usize) -> Option<u32> {
         cpu_table::apic_id(number)
     }
+    fn functions(&self) -> Option<&[live::Entry]> {
+        device::known_entries()
+    }
+}
+
+/// The table of the descriptor's dynamic part.
+pub(crate) fn live_table() -> Table<'static> {
+    // SAFETY: an instance's tables map the dynamic part there for as long as it runs; it consists
+    // of atomics.
+    let live: &Live = unsafe { &*core::ptr::with_exposed_provenance(LIVE) };
+    Table::new(&live.counter, &live.count, &live.entries)
+}
+
+/// Room for a copy of the table; `None` without memory.
+pub(crate) fn room_for_epoch() -> Option<Vec<live::Entry>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(MAX_ENTRIES).ok()?;
+    copy.resize(MAX_ENTRIES, [0; WORDS]);
+    Some(copy)
+}
+
+/// Checks an epoch against what this instance has.
+pub(crate) fn check_epoch(entries: &[live::Entry]) -> Result<Totals, Refusal> {
+    live::check(entries, &Own)
 }
 
 /// Callbacks of the kernel for changes of what its instance has.
@@ -118,18 +142,16 @@ pub fn adopt_epoch(adopters: &Adopters) -> Epoch {
         return Epoch::Same;
     }
     let mut last = LAST_EPOCH.lock();
-    // SAFETY: an instance's tables map the dynamic part there for as long as it runs; it consists
-    // of atomics.
-    let live: &Live = unsafe { &*core::ptr::with_exposed_provenance(LIVE) };
-    // SAFETY: as above, the page of answers.
+    // SAFETY: an instance's tables map the page of answers there for as long as it runs; it
+    // consists of atomics.
     let answers: &Answers = unsafe { &*core::ptr::with_exposed_provenance(ANSWERS) };
-    let table = Table::new(&live.counter, &live.count, &live.entries);
+    let table = live_table();
     if table.epoch() == Some(*last) {
         return Epoch::Same;
     }
-    let mut copy = Vec::new();
-    let room = copy.try_reserve_exact(MAX_ENTRIES);
-    copy.resize(room.map_or(0, |()| MAX_ENTRIES), [0; WORDS]);
+    // What it has of devices is known before anything is compared with it.
+    device::entries();
+    let mut copy = room_for_epoch().unwrap_or_default();
     let Copied::Whole { epoch, count } = table.read(&mut copy) else {
         return Epoch::Torn;
     };
@@ -171,7 +193,7 @@ fn prepare_cpus(numbers: Range<usize>, adopters: &Adopters) -> Result<(), Refusa
 /// Adopts a whole epoch; returns what the instance has by it. CPUs that leave are gone when this
 /// returns.
 fn adopt(entries: &[live::Entry], adopters: &Adopters) -> Result<Totals, Refusal> {
-    let totals = live::check(entries, &Own)?;
+    let totals = check_epoch(entries)?;
     // First of all, because only this can be left half done.
     prepare_cpus(cpu::count()..totals.cpus, adopters)?;
     let has = mem::total_frames();

@@ -9,8 +9,8 @@ use core::sync::atomic::AtomicU64;
 
 use abi::boot;
 use abi::dev::{
-    self, Attach, Create, Exec, Info, List, Load, Rename, Resize, Settle, Stats, Status, Target,
-    Wait,
+    self, AddDevice, Attach, Create, Exec, Info, List, Load, Rename, Resize, Settle, Stats, Status,
+    Target, Wait,
 };
 use abi::errno::Errno;
 use abi::exec;
@@ -100,6 +100,7 @@ impl FileOps for SkerryFile {
             dev::UNPAUSE => find(read_target(request)?.id)?.unpause().map(|()| 0),
             dev::RENAME => rename(request),
             dev::EXEC => exec(request),
+            dev::ADD_DEVICE => add_device(request),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -438,6 +439,18 @@ fn exec(request: &IoctlRequest<'_>) -> Result<usize> {
     call.reason = reason;
     request.write(&call)?;
     Err(errno)
+}
+
+fn add_device(request: &IoctlRequest<'_>) -> Result<usize> {
+    let mut call: AddDevice = request.read()?;
+    let added = find(call.id)?.add_device(&call);
+    (call.reason, call.owner) = (dev::REASON_NONE, 0);
+    let result = added.map_err(|refused| {
+        (call.reason, call.owner) = (refused.reason, refused.owner);
+        refused.errno
+    });
+    request.write(&call)?;
+    result.map(|()| 0)
 }
 
 fn events(request: &IoctlRequest<'_>) -> Result<usize> {

@@ -5,6 +5,7 @@
 //! changes: created → running → exited, panicked, halted or failed. The instance's own word (its
 //! window) starts an end; the record changes when CPUs and memory are back, or known to be lost.
 
+mod devices;
 mod exec;
 mod pausing;
 mod resizing;
@@ -477,10 +478,17 @@ impl Instance {
             return Some(crate::HALT_POLL_NS);
         };
         record.reclaiming = true;
+        let has_devices = record.status.device_count > 0;
         drop(record);
         // Scrubbing takes a while, and the other instances must not wait for it.
         let this = self.clone();
         match task::spawn("reclaim", None, move || this.finish(report)) {
+            // To stop devices takes a while, too: it is tried again when there is memory for a
+            // thread.
+            Err(_) if has_devices => {
+                self.record.lock().reclaiming = false;
+                return Some(crate::QUARANTINE_POLL_NS);
+            }
             Ok(reclaimer) => {
                 let mut record = self.record.lock();
                 if record.status.state == dev::STATE_RUNNING {
@@ -617,8 +625,14 @@ impl Instance {
         let bytes = partition.memory_bytes();
         let this = self.clone();
         let is_waited_for = move || this.waited_for.load(Ordering::Relaxed);
-        let scrub = partition
-            .reclaim()
+        let reclaimed = partition.reclaim();
+        let unproven = reclaimed.as_ref().err().copied();
+        if unproven.is_some() {
+            // The node thread looks at quarantine again while there is something, and now there is.
+            crate::request();
+        }
+        let scrub = reclaimed
+            .ok()
             .map(|memory| scrub(memory, &self.charged_ns, is_waited_for));
         let mut record = self.record.lock();
         record.reclaimer = None;
@@ -638,6 +652,7 @@ impl Instance {
         status.ended_ns = timer::wall_ns();
         status.reset_cpus = report.reset;
         status.lost_cpus = report.missing;
+        status.lost_devices = unproven.map_or(0, |unproven| unproven.functions as u32);
         match scrub {
             Some(scrub) => {
                 status.scrubbed_bytes = scrub.bytes;
@@ -656,15 +671,12 @@ impl Instance {
                 |reason| format!("halted: {reason}"),
             ),
         };
-        let missing = if report.missing > 0 {
+        let missing = unproven.map_or_else(String::new, |unproven| {
             format!(
-                "; {} CPUs did not come back: they and {} MiB are in quarantine",
-                report.missing,
+                "; {unproven}: they and {} MiB are in quarantine",
                 bytes >> 20
             )
-        } else {
-            String::new()
-        };
+        });
         let (kind, value) = match status.state {
             dev::STATE_EXITED => (dev::EVENT_EXIT, status.exit_code as u64),
             dev::STATE_PANICKED => (dev::EVENT_PANIC, 0),
@@ -681,10 +693,10 @@ impl Instance {
     fn leave_quarantine(&self, scrub: Scrub) {
         let mut record = self.record.lock();
         let status = &mut record.status;
-        (status.lost_cpus, status.leaked) = (0, 0);
+        (status.lost_cpus, status.lost_devices, status.leaked) = (0, 0, 0);
         status.scrubbed_bytes = scrub.bytes;
         status.scrub_ns = scrub.ns;
-        status.set_detail("ended; some of its CPUs were in quarantine for a while");
+        status.set_detail("ended; some of what it had was in quarantine for a while");
         self.tell(dev::EVENT_RELEASE, scrub.bytes);
     }
 
@@ -707,13 +719,14 @@ impl Instance {
         if record.status.state == dev::STATE_RUNNING {
             return Err(Errno::EBUSY);
         }
-        // Of one that was never started: its CPUs are in the park page, its memory was never
-        // granted.
-        drop(record.partition.take());
+        let partition = record.partition.take();
         if record.status.state == dev::STATE_CREATED {
             record.status.state = dev::STATE_FAILED;
         }
         drop(record);
+        // Of one that was never started: its CPUs are in the park page, its memory was never
+        // granted, its devices never handed over.
+        drop(partition);
         self.close();
         Ok(())
     }
@@ -723,18 +736,23 @@ impl Instance {
 /// is to be looked at again.
 pub(crate) fn service_quarantine() -> Option<u64> {
     while let Some(released) = quarantine::release() {
-        let instance = crate::instances().find(|instance| instance.id == released.id);
+        let instance = crate::instances().find(|instance| instance.id == released.id());
         let take_back = move || {
             let charged = instance.as_ref().map(|instance| &instance.charged_ns);
             let charged = charged.cloned().unwrap_or_default();
-            let scrub = scrub(released.memory, &charged, || false);
+            // Else it is in quarantine again.
+            let Some(memory) = released.reclaim() else {
+                return;
+            };
+            let scrub = scrub(memory, &charged, || false);
             if let Some(instance) = instance {
                 instance.leave_quarantine(scrub);
             }
         };
-        // If there is no thread for it, the memory is free all the same, and zeroed when it is
-        // given out.
-        let _ = task::spawn("reclaim", None, take_back);
+        // If there is no thread for it, it is in quarantine again, and tried again then.
+        if task::spawn("reclaim", None, take_back).is_err() {
+            break;
+        }
     }
     (!quarantine::is_empty()).then_some(crate::QUARANTINE_POLL_NS)
 }

@@ -145,7 +145,7 @@ fn disk_name(index: u32) -> String {
 /// Brings the `index`th disk up and makes it known.
 fn start_disk(device: &'static PciDevice, index: u32) -> Result<(), String> {
     let claim = device.claim().map_err(|error| text(&error))?;
-    let queues = usize::from(claim.vectors()).min(cpu::count());
+    let queues = usize::from(claim.vectors()).min(devices::vector_cpus());
     let vectors: Vec<Vector> = (0..queues)
         .map_while(|n| claim.vector(n as u16, CpuId(n as u32)).ok())
         .collect();

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use ::net::inet::Host;
 use ::net::{Frame, FrameLost, LinkKind, NetDevice, NewInterface};
 use devices::{PciDevice, Vector};
-use guard::cpu::{self, CpuId};
+use guard::cpu::CpuId;
 use task::Event;
 use virtio::pci::Pci;
 
@@ -68,7 +68,7 @@ pub fn probe(host: &Arc<Host>) {
 /// Brings a card up, and its thread.
 fn start_card(device: &'static PciDevice, index: u32, host: &Arc<Host>) -> Result<(), String> {
     let claim = device.claim().map_err(|error| text(&error))?;
-    let cpu = CpuId(index % cpu::count() as u32);
+    let cpu = CpuId(index % devices::vector_cpus() as u32);
     let vector = |entry| {
         let vector = claim.vector(entry, cpu);
         vector.map_err(|_| String::from("it has too few interrupt messages"))

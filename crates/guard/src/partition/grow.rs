@@ -217,7 +217,10 @@ impl Partition {
         if !self.started || self.halting {
             return Err(GrowError::Stopped);
         }
-        if self.pending.is_some() {
+        // An instance looks for its functions in the first epoch, which is there until it answers.
+        let awaits_first =
+            !self.functions.is_empty() && self.answers().last.load(Ordering::Acquire) == 0;
+        if self.pending.is_some() || awaits_first {
             return Err(GrowError::Pending);
         }
         let bytes = more.memory.as_ref().map_or(0, Granules::bytes);
@@ -239,7 +242,8 @@ impl Partition {
             .as_ref()
             .map_or(0, |new| new.runs_from(0).count());
         let runs = self.granules().runs_from(first).count() + runs;
-        if runs + cpus + more.cpus.len() > live::MAX_ENTRIES {
+        let functions = self.functions.entries().count();
+        if runs + cpus + more.cpus.len() + functions > live::MAX_ENTRIES {
             return Err(GrowError::Supervisor);
         }
         self.cpus
@@ -271,8 +275,8 @@ impl Partition {
         Ok(epoch)
     }
 
-    /// Writes an epoch: so many of the CPUs, and all memory but the first.
-    fn publish_table(&self, cpus: usize) -> u64 {
+    /// Writes an epoch: so many of the CPUs, the functions, and all memory but the first.
+    pub(super) fn publish_table(&self, cpus: usize) -> u64 {
         let first = self.staged.total_frames();
         let live = self.live();
         let granules = self.granules();
@@ -284,8 +288,10 @@ impl Partition {
             phys: phys::of(run.at).0,
             count: run.count,
         });
-        let count = cpus + granules.runs_from(first).count();
+        let functions = || self.functions.entries();
+        let count = cpus + functions().count() + granules.runs_from(first).count();
         let table = Table::new(&live.counter, &live.count, &live.entries);
+        let listed = listed.chain(functions());
         table.publish(count, listed.chain(runs.map(live::memory)))
     }
 
@@ -365,7 +371,7 @@ impl Partition {
                 let memory = memory.map(|mut memory| {
                     // SAFETY: the instance's guard, which alone makes its page tables and alone can
                     // answer, says that it has not mapped the memory; it does not look at that
-                    // epoch again, and an instance has no devices yet.
+                    // epoch again. Nor were its devices told of what it never had.
                     unsafe { memory.take_back() };
                     memory.into_scrubbing()
                 });

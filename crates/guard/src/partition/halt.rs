@@ -7,6 +7,7 @@
 //! `recovery` says when. What still does not come goes into quarantine, from where it is taken back
 //! when it proves where it is.
 
+use core::fmt;
 use core::sync::atomic::Ordering;
 
 use super::recovery::{Recovery, Seen, Step};
@@ -25,6 +26,29 @@ pub struct HaltReport {
     /// CPUs that are to go into quarantine.
     pub missing: u32,
 }
+
+/// Numbers of CPUs and functions of an instance that have not proved that they reach its memory no
+/// more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unproven {
+    /// CPUs that are not in the park page.
+    pub cpus: usize,
+    /// Functions that were not reset.
+    pub functions: usize,
+}
+
+impl fmt::Display for Unproven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpus, functions } = self;
+        match (cpus, functions) {
+            (_, 0) => write!(f, "{cpus} CPUs did not come back"),
+            (0, _) => write!(f, "{functions} devices do not stop"),
+            _ => write!(f, "{cpus} CPUs and {functions} devices did not come back"),
+        }
+    }
+}
+
+impl core::error::Error for Unproven {}
 
 /// Whether [`Partition::halt_step`] has to be called again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,19 +137,28 @@ impl Partition {
         })
     }
 
-    /// Takes the memory of a halted instance back, for the caller to scrub, and frees its CPUs.
-    /// `None` if a CPU has not come back: then that CPU and the memory are in quarantine
+    /// Takes the memory of a halted instance back, for the caller to scrub, and frees its CPUs; its
+    /// functions are stopped and reset before. Sleeps if it has some.
+    ///
+    /// # Errors
+    /// [`Unproven`]: what has not come back, and the memory, are in quarantine
     /// ([`release`](super::quarantine::release)).
-    #[must_use]
-    pub fn reclaim(mut self) -> Option<Scrubbing> {
+    pub fn reclaim(mut self) -> Result<Scrubbing, Unproven> {
         self.retire_noted();
-        if !self.cpus.iter().all(InstanceCpu::is_parked) {
-            return None;
+        let cpus = self.cpus.iter().filter(|cpu| !cpu.is_parked()).count();
+        // A CPU that runs could start a function again.
+        let functions = match cpus {
+            0 => self.functions.stop(),
+            _ => self.functions.len(),
+        };
+        let unproven = Unproven { cpus, functions };
+        if unproven != Unproven::default() {
+            return Err(unproven);
         }
-        let mut memory = self.memory.take()?;
+        let mut memory = self.memory.take().ok_or(unproven)?;
         // SAFETY: every CPU of the instance has proved that it is in the park page, on the park
-        // tables; an instance has no devices yet.
+        // tables; every function of it, afterwards, that it reaches no memory.
         unsafe { memory.take_back() };
-        Some(memory.into_scrubbing())
+        Ok(memory.into_scrubbing())
     }
 }

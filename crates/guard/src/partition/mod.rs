@@ -6,6 +6,7 @@
 //! only taken back when all CPUs of the instance are. What cannot be confirmed is in quarantine
 //! until it can. (Pisces section 4; RainForest section 5.3, "Destroying a subOS".)
 
+mod functions;
 mod grow;
 mod halt;
 mod health;
@@ -26,8 +27,10 @@ use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::window::BadFrames;
 use abi::{Window, live, window};
 use arrayvec::ArrayVec;
+use functions::Functions;
+pub use functions::{Function, GiveError, MAX_FUNCTIONS};
 pub use grow::{GrowError, More, Settled, Staged, Taker};
-pub use halt::{HaltProgress, HaltReport};
+pub use halt::{HaltProgress, HaltReport, Unproven};
 pub use health::{Hang, Health};
 use lfmutex::{Mutex, Once};
 pub use load::LoadError;
@@ -45,7 +48,7 @@ use crate::mem::frame::Frame;
 use crate::mem::grant::{Granules, NoGranules};
 use crate::mem::heap::try_zeroed_box;
 use crate::mem::{self};
-use crate::{irq, park, role, smp};
+use crate::{irq, park, role, smp, timer};
 
 /// Owner of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,7 +300,7 @@ impl SharedPages {
 }
 
 /// CPUs and memory of one instance. Dropping it before it was started gives everything back;
-/// dropped while the instance may still run, it ends the instance and goes into
+/// dropped while the instance or a device of it may still run, it ends the instance and goes into
 /// [quarantine]. The orderly way is [`Partition::begin_halt`], [`Partition::halt_step`],
 /// [`Partition::reclaim`].
 ///
@@ -317,7 +320,7 @@ impl SharedPages {
 /// // Some time later, when its doorbell has rung:
 /// partition.begin_halt();
 /// while partition.halt_step() == HaltProgress::Pending {}
-/// let scrubbing = partition.reclaim();
+/// let scrubbing = partition.reclaim()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -328,6 +331,8 @@ pub struct Partition {
     /// The publishing ends of its CPUs' mailboxes.
     cpus: Vec<InstanceCpu>,
     memory: Option<Granules>,
+    /// Devices, which may reach the memory until they were stopped.
+    functions: Functions,
     /// Always there until it is dropped.
     shared: Option<SharedPages>,
     /// Staged; copied to where the instance sees it when it starts.
@@ -473,6 +478,7 @@ impl Partition {
             sharing,
             cpus,
             memory: Some(memory),
+            functions: Functions::default(),
             shared: Some(shared),
             staged,
             next_frame: image,
@@ -586,6 +592,10 @@ impl Partition {
             return Err(LoadError::Started);
         }
         let cr3 = self.load()?;
+        if !self.functions.is_empty() {
+            self.publish_table(self.cpus.len());
+            self.functions.hand_over();
+        }
         self.started = true;
         self.publish(0, cr3);
         Ok(())
@@ -645,13 +655,17 @@ impl Drop for Partition {
             all[cpu.slot].shares = false;
         }
         drop(all);
-        if !all_parked(&self.cpus) {
+        // Functions of an instance that was never started have reached nothing.
+        let may_reach = self.started && !self.functions.is_empty();
+        if !all_parked(&self.cpus) || may_reach {
             let mut cpus = core::mem::take(&mut self.cpus);
             cpus.retain(|cpu| !cpu.is_parked());
             quarantine::take(quarantine::Rest {
                 id: self.id,
                 cpus,
+                stopped_ns: timer::now_ns(),
                 memory: self.memory.take(),
+                functions: core::mem::take(&mut self.functions),
                 _shared: self.shared.take(),
             });
         }

@@ -1,0 +1,178 @@
+//! A function that an instance has.
+
+use core::fmt;
+
+use abi::live::Registers;
+use guard::device::FunctionPlace;
+use guard::faults;
+use guard::partition::Function;
+use pci::{Abilities, Bar, BarKind, Layout, Msix, Saved};
+
+use crate::claim::StillReaches;
+use crate::registers::answers_alone;
+use crate::{Owner, PciDevice};
+
+/// Bytes of a page: the smallest part of the machine's addresses that an instance can be given.
+const PAGE: u64 = 4096;
+
+/// Reason why a function is not given to an instance. It is as it was, unless it is stuck now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveError {
+    /// Somebody has it.
+    Taken(Owner),
+    /// The function is a bridge, or has no header that is known.
+    NoDevice,
+    /// The function has no way to be reset, so nothing would prove that it is quiet.
+    NoReset,
+    /// The function has no interrupt messages.
+    NoMessages,
+    /// The function has no registers in memory, or shares a page of them with something else.
+    NoRegisters,
+    /// The function was reset, and does not prove it. Nobody gets it any more.
+    NotReset,
+}
+
+impl fmt::Display for GiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken(owner) => write!(f, "{owner}"),
+            Self::NoDevice => f.write_str("this is no device"),
+            Self::NoReset => f.write_str("it cannot be reset"),
+            Self::NoMessages => f.write_str("it has no MSI-X"),
+            Self::NoRegisters => f.write_str("it has no registers of its own"),
+            Self::NotReset => f.write_str("it does not prove that it was reset"),
+        }
+    }
+}
+
+impl core::error::Error for GiveError {}
+
+/// A function that an instance has, or is to have: no driver of this kernel gets it. Dropped, it is
+/// reset if an instance has had it, and free; one that is not reset then is never given to anybody
+/// again.
+#[derive(Debug)]
+pub struct GivenFunction {
+    device: &'static PciDevice,
+    place: FunctionPlace,
+    /// Registers that a reset clears.
+    saved: Saved,
+    /// Flag: no instance has had it since it was reset.
+    is_quiet: bool,
+}
+
+impl PciDevice {
+    /// Takes the function for an instance: it is reset, and quiet. Sleeps.
+    ///
+    /// # Errors
+    /// [`GiveError`].
+    pub fn give(&'static self, instance: u32) -> Result<GivenFunction, GiveError> {
+        let place = self.place()?;
+        (self.ownership.take(Owner::Instance(instance))).map_err(GiveError::Taken)?;
+        // As the firmware, or who had it before, has left it.
+        pci::set_abilities(&self.registers, Abilities::all(), Abilities::NO_LINE);
+        let saved = Saved::of(&self.registers);
+        match self.stop(&saved) {
+            Ok(()) => Ok(GivenFunction {
+                device: self,
+                place,
+                saved,
+                is_quiet: true,
+            }),
+            Err(StillReaches) => {
+                self.ownership.leave_to(Some(Owner::Stuck));
+                log::error!(
+                    "PCI function {} does not prove that it was reset: nobody gets it any more",
+                    self.function.address
+                );
+                Err(GiveError::NotReset)
+            }
+        }
+    }
+
+    /// The function's place, as an instance is told of it, if it can have it.
+    fn place(&self) -> Result<FunctionPlace, GiveError> {
+        if self.function.layout != Layout::Device {
+            return Err(GiveError::NoDevice);
+        }
+        if !pci::can_reset(&self.registers, self.function.layout) {
+            return Err(GiveError::NoReset);
+        }
+        let msix = Msix::find(&self.registers).ok_or(GiveError::NoMessages)?;
+        let mut place = FunctionPlace {
+            number: self.function.address.number(),
+            config: self.config,
+            ..FunctionPlace::default()
+        };
+        for (bar, of) in (0..).zip(&self.function.bars) {
+            let Some(registers) = of.as_ref().and_then(|of| registers(bar, of)) else {
+                continue;
+            };
+            let is_whole = registers.bytes >= PAGE && registers.phys.is_multiple_of(PAGE);
+            let end = registers.phys.saturating_add(registers.bytes - 1);
+            if !is_whole || !answers_alone(&self.function, registers.phys, end) {
+                return Err(GiveError::NoRegisters);
+            }
+            place.registers.push(registers);
+        }
+        let mut bars = place.registers.iter().map(|registers| registers.bar);
+        if !bars.any(|bar| bar == msix.table.bar) {
+            return Err(GiveError::NoRegisters);
+        }
+        Ok(place)
+    }
+}
+
+/// A base address register as an instance is told of it, if it is one of memory and has an address.
+fn registers(bar: u8, of: &Bar) -> Option<Registers> {
+    let width = match of.kind {
+        BarKind::Memory32 => 0,
+        BarKind::Memory64 => Registers::WIDE,
+        BarKind::Ports | BarKind::Rom => return None,
+    };
+    let prefetchable = if of.prefetchable {
+        Registers::PREFETCHABLE
+    } else {
+        0
+    };
+    (of.address != 0).then_some(Registers {
+        bar,
+        flags: width | prefetchable,
+        phys: of.address,
+        bytes: of.size,
+    })
+}
+
+// SAFETY: configuration space is where ACPI says, and the function answers at its registers, no
+// other one does, and nobody but this crate writes them: an instance has them put back with its
+// reset, if its kernel ever wrote them. Bus mastering is off after a reset, without which it
+// reaches no memory; no driver of this kernel has it meanwhile, so only who it is handed over to
+// can switch that on. `stop` is true after a reset that was seen.
+unsafe impl Function for GivenFunction {
+    fn place(&self) -> &FunctionPlace {
+        &self.place
+    }
+
+    fn hand_over(&mut self) {
+        self.is_quiet = false;
+    }
+
+    fn stop(&mut self) -> bool {
+        self.is_quiet =
+            self.is_quiet || self.device.stop(&self.saved).is_ok() && !faults::doubts_reset();
+        self.is_quiet
+    }
+}
+
+impl Drop for GivenFunction {
+    fn drop(&mut self) {
+        let is_quiet = self.stop();
+        let owner = (!is_quiet).then_some(Owner::Stuck);
+        self.device.ownership.leave_to(owner);
+        if !is_quiet {
+            log::error!(
+                "PCI function {} does not prove that it was reset: nobody gets it any more",
+                self.device.function.address
+            );
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The PCI functions of an instance, as its descriptor names them (`docs/descriptor.md`).
+//!
+//! They are looked at once, when somebody first asks, and stay as they are: functions neither come
+//! nor go while an instance runs.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use abi::layout::PAGE_SIZE;
+use abi::live::{self, Entry, KIND_FUNCTION, KIND_REGISTERS, MAX_ENTRIES, Refusal, Registers};
+use arrayvec::ArrayVec;
+use lfmutex::Once;
+use ring::epoch::Copied;
+
+use crate::{instance, role};
+
+/// Most registers of a function: those of six base address registers.
+pub const MAX_REGISTERS: usize = 6;
+
+/// A function's place in the machine: its number, and where its configuration space and its
+/// registers are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FunctionPlace {
+    /// Segment, bus, and device and function in one byte, as one number.
+    pub number: u32,
+    /// Physical address of its page of configuration space.
+    pub config: u64,
+    /// Its registers that are memory, in the order of the base address registers.
+    pub registers: ArrayVec<Registers, MAX_REGISTERS>,
+}
+
+impl FunctionPlace {
+    /// The entries for it in a descriptor's dynamic part.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
+        let registers = self.registers.iter().map(Registers::entry);
+        core::iter::once(live::function(self.number, self.config)).chain(registers)
+    }
+}
+
+static ENTRIES: Once<Vec<Entry>> = Once::new();
+
+/// Entries for the functions of this instance and their registers.
+pub(crate) fn entries() -> &'static [Entry] {
+    ENTRIES.call_once(look)
+}
+
+/// The same, if somebody has looked.
+pub(crate) fn known_entries() -> Option<&'static [Entry]> {
+    ENTRIES.get().map(Vec::as_slice)
+}
+
+/// Looks at the dynamic part of the descriptor.
+fn look() -> Vec<Entry> {
+    if role::is_supervisor() {
+        return Vec::new();
+    }
+    let Some(mut copy) = instance::room_for_epoch() else {
+        log::error!("no memory to look for devices");
+        return Vec::new();
+    };
+    let count = match instance::live_table().read(&mut copy) {
+        // Before the first there are none.
+        Copied::Whole { epoch: 0, .. } => return Vec::new(),
+        Copied::Whole { count, .. } => count,
+        // The one that lists functions is there until it is answered, which is later: this is
+        // another one, of an instance without functions.
+        Copied::Torn => return Vec::new(),
+    };
+    let checked = match usize::try_from(count) {
+        Ok(count @ ..=MAX_ENTRIES) => {
+            copy.truncate(count);
+            instance::check_epoch(&copy)
+        }
+        _ => Err(Refusal::Count),
+    };
+    if let Err(refusal) = checked {
+        log::error!("no devices: the descriptor is refused: {refusal}");
+        return Vec::new();
+    }
+    copy.retain(live::is_of_function);
+    copy
+}
+
+/// The functions of this instance, by number; none in the supervisor, whose functions are found by
+/// a scan.
+pub fn own_functions() -> impl Iterator<Item = FunctionPlace> {
+    places(entries())
+}
+
+/// The functions of entries that were checked.
+fn places(entries: &[Entry]) -> impl Iterator<Item = FunctionPlace> {
+    let starts = (0..entries.len()).filter(|index| live::is_of(&entries[*index], KIND_FUNCTION));
+    starts.map(|start| {
+        let (number, config) = live::function_of(&entries[start]);
+        let behind = entries[start + 1..].iter();
+        let registers = behind
+            .take_while(|entry| live::is_of(entry, KIND_REGISTERS))
+            .map(Registers::of);
+        FunctionPlace {
+            number,
+            config,
+            registers: registers.collect(),
+        }
+    })
+}
+
+/// Whether addresses are all within what one entry for a function names.
+pub(super) fn names(addresses: Range<u64>) -> bool {
+    are_named(entries(), &addresses)
+}
+
+fn are_named(entries: &[Entry], addresses: &Range<u64>) -> bool {
+    let is_within = |start: u64, bytes: u64| {
+        start <= addresses.start && addresses.end <= start.saturating_add(bytes)
+    };
+    entries.iter().any(|entry| {
+        if live::is_of(entry, KIND_FUNCTION) {
+            is_within(live::function_of(entry).1, PAGE_SIZE as u64)
+        } else {
+            let registers = Registers::of(entry);
+            live::is_of(entry, KIND_REGISTERS) && is_within(registers.phys, registers.bytes)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_entries_name_is_ones_own() {
+        let registers = |bar, phys, bytes| Registers {
+            bar,
+            flags: 0,
+            phys,
+            bytes,
+        };
+        let disk = FunctionPlace {
+            number: 0x100,
+            config: 0xb010_0000,
+            registers: [
+                registers(1, 0xfe00_0000, 4096),
+                registers(4, 0xfe40_0000, 1 << 14),
+            ]
+            .into_iter()
+            .collect(),
+        };
+        let card = FunctionPlace {
+            number: 0x200,
+            config: 0xb020_0000,
+            ..FunctionPlace::default()
+        };
+        let entries: Vec<Entry> = disk.entries().chain(card.entries()).collect();
+        assert_eq!(entries.len(), 4);
+        assert!(places(&entries).eq([disk, card]));
+        let named = |start: u64, bytes: u64| are_named(&entries, &(start..start + bytes));
+        for (start, bytes) in [
+            (0xb010_0000, 4096),
+            (0xb020_0ffc, 4),
+            (0xfe00_0000, 4096),
+            (0xfe40_3ff0, 16),
+        ] {
+            assert!(named(start, bytes), "{start:#x}");
+        }
+        for (start, bytes) in [
+            (0xb010_0000, 4097),
+            (0xb00f_ffff, 2),
+            (0xb010_1000, 4096),
+            (0xfe00_0fff, 2),
+            (0xfe00_1000, 4),
+            (0xfe40_0000, 1 << 15),
+            (0, 4),
+        ] {
+            assert!(!named(start, bytes), "{start:#x}");
+        }
+        assert!(!are_named(
+            &[live::function(1, 0)],
+            &(u64::MAX - 3..u64::MAX)
+        ));
+    }
+}

@@ -1,0 +1,179 @@
+//! PCI functions of an instance (`docs/devices.md`): given before its start, listed in the dynamic
+//! part of its descriptor, and taken back at its end, before its memory is.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+use abi::descriptor::{Descriptor, MemRange};
+use abi::layout::PAGE_SIZE;
+use abi::live::{self, Entry, Holdings, Refusal};
+
+use super::{Partition, quarantine};
+use crate::device::{self, FunctionPlace};
+
+/// Most functions of an instance.
+pub const MAX_FUNCTIONS: usize = 8;
+
+/// A function of the machine that an instance has, or is to have. It is the crate `devices` that
+/// has such.
+///
+/// # Safety
+/// At the addresses of [`Self::place`] this function answers, and nothing else of the machine, as
+/// long as the value lives. It reaches no memory until [`Self::hand_over`] is called, nor after
+/// [`Self::stop`] has returned true.
+pub unsafe trait Function: Send {
+    /// The function's place.
+    fn place(&self) -> &FunctionPlace;
+
+    /// An instance has it from here on.
+    fn hand_over(&mut self);
+
+    /// Takes it from an instance none of whose CPUs run: stops and resets it. False if that is not
+    /// proven; then it may be tried again. Sleeps.
+    fn stop(&mut self) -> bool;
+}
+
+/// Functions of an instance, by number.
+#[derive(Default)]
+pub(super) struct Functions(Vec<Given>);
+
+struct Given {
+    function: Box<dyn Function>,
+    /// Place in quarantine, for what may wait for it.
+    _room: quarantine::Room,
+}
+
+/// Reason why an instance does not get a function. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveError {
+    /// The instance was started already.
+    Started,
+    /// The instance has as many as it may.
+    Full,
+    /// The function's place makes no sense beside what the machine and the instance have.
+    Place(Refusal),
+    /// The supervisor is short of memory.
+    NoMemory,
+}
+
+impl fmt::Display for GiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started => f.write_str("the instance was started already"),
+            Self::Full => write!(f, "the instance has {MAX_FUNCTIONS}"),
+            Self::Place(refusal) => write!(f, "its registers: {refusal}"),
+            Self::NoMemory => f.write_str("no memory"),
+        }
+    }
+}
+
+impl core::error::Error for GiveError {}
+
+/// Possessions of an instance that was not started: what its first epoch is compared with.
+struct Staged<'a>(&'a Descriptor);
+
+impl Holdings for Staged<'_> {
+    fn first_memory(&self) -> &[MemRange] {
+        self.0.ranges()
+    }
+    fn frames(&self) -> u64 {
+        self.0.total_frames()
+    }
+    fn limit(&self) -> u64 {
+        self.0.frame_limit()
+    }
+    fn granule(&self, _: u64) -> Option<u64> {
+        None
+    }
+    fn cpus(&self) -> usize {
+        self.0.cpus().len()
+    }
+    fn cpu_limit(&self) -> usize {
+        self.0.cpu_limit()
+    }
+    fn apic_id(&self, number: usize) -> Option<u32> {
+        self.0.cpus().get(number).map(|cpu| cpu.apic_id)
+    }
+    fn functions(&self) -> Option<&[Entry]> {
+        None
+    }
+}
+
+impl Functions {
+    /// Entries for all of them in a descriptor's dynamic part.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+        let all = self.0.iter();
+        all.flat_map(|given| given.function.place().entries())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The instance has them from here on.
+    pub(super) fn hand_over(&mut self) {
+        let all = self.0.iter_mut();
+        all.for_each(|given| given.function.hand_over());
+    }
+
+    /// Stops and resets all of them that do not prove that they are; returns how many still do not.
+    /// Sleeps.
+    pub(super) fn stop(&mut self) -> usize {
+        self.0.retain_mut(|given| !given.function.stop());
+        self.0.len()
+    }
+}
+
+impl Partition {
+    /// Gives a function to the instance, which was not started yet. If it never is, the function is
+    /// free again with the partition.
+    ///
+    /// # Errors
+    /// [`GiveError`].
+    pub fn give(&mut self, function: Box<dyn Function>) -> Result<(), GiveError> {
+        if self.started {
+            return Err(GiveError::Started);
+        }
+        if self.functions.len() >= MAX_FUNCTIONS {
+            return Err(GiveError::Full);
+        }
+        let place = function.place();
+        let registers = place.registers.iter().map(|of| (of.phys, of.bytes));
+        for (at, bytes) in registers.chain([(place.config, PAGE_SIZE as u64)]) {
+            device::check(at, bytes).map_err(|_| GiveError::Place(Refusal::Overlap(0)))?;
+        }
+        let number = place.number;
+        let index =
+            (self.functions.0).partition_point(|given| given.function.place().number < number);
+        let room = quarantine::Room::take().ok_or(GiveError::NoMemory)?;
+        (self.functions.0.try_reserve(1)).map_err(|_| GiveError::NoMemory)?;
+        let given = Given {
+            function,
+            _room: room,
+        };
+        self.functions.0.insert(index, given);
+        let checked = self.check_table();
+        if checked.is_err() {
+            self.functions.0.remove(index);
+        }
+        checked
+    }
+
+    /// Checks what the first epoch would be, as the instance will.
+    fn check_table(&self) -> Result<(), GiveError> {
+        let mut entries = Vec::new();
+        let count = self.cpus.len() + self.functions.entries().count();
+        (entries.try_reserve_exact(count)).map_err(|_| GiveError::NoMemory)?;
+        let cpus = (0..).zip(&self.cpus);
+        entries.extend(cpus.map(|(number, cpu)| live::cpu(number, cpu.entry())));
+        entries.extend(self.functions.entries());
+        live::check(&entries, &Staged(&self.staged))
+            .map(drop)
+            .map_err(GiveError::Place)
+    }
+}

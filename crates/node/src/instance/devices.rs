@@ -1,0 +1,124 @@
+//! PCI functions of an instance (`docs/devices.md`).
+
+use alloc::boxed::Box;
+
+use abi::dev::{self, AddDevice};
+use abi::errno::Errno;
+use devices::{GiveError, Owner, PciDevice};
+use guard::partition::{self, MAX_FUNCTIONS};
+
+use super::Instance;
+use crate::brief::lock_briefly;
+
+const _: () = assert!(MAX_FUNCTIONS == dev::MAX_DEVICES);
+
+/// Reason why an instance does not get a function: as `REASON_*`, and the error of the call.
+pub(crate) struct Refused {
+    pub reason: u32,
+    pub errno: Errno,
+    /// The instance that has the function; else 0.
+    pub owner: u32,
+}
+
+impl From<Errno> for Refused {
+    fn from(errno: Errno) -> Self {
+        Self {
+            reason: dev::REASON_NONE,
+            errno,
+            owner: 0,
+        }
+    }
+}
+
+impl Refused {
+    fn new(reason: u32, errno: Errno) -> Self {
+        Self {
+            reason,
+            ..Self::from(errno)
+        }
+    }
+}
+
+impl From<GiveError> for Refused {
+    fn from(error: GiveError) -> Self {
+        match error {
+            GiveError::Taken(Owner::Driver) => Self::new(dev::REASON_DRIVER, Errno::EBUSY),
+            GiveError::Taken(Owner::Instance(owner)) => Self {
+                owner,
+                ..Self::new(dev::REASON_OWNER, Errno::EBUSY)
+            },
+            GiveError::Taken(Owner::Stuck) | GiveError::NotReset => {
+                Self::new(dev::REASON_NOT_RESET, Errno::EIO)
+            }
+            GiveError::NoDevice => Self::new(dev::REASON_BRIDGE, Errno::EOPNOTSUPP),
+            GiveError::NoReset => Self::new(dev::REASON_NO_RESET, Errno::EOPNOTSUPP),
+            GiveError::NoMessages => Self::new(dev::REASON_NO_MESSAGES, Errno::EOPNOTSUPP),
+            GiveError::NoRegisters => Self::new(dev::REASON_NO_REGISTERS, Errno::EOPNOTSUPP),
+        }
+    }
+}
+
+impl From<partition::GiveError> for Refused {
+    fn from(error: partition::GiveError) -> Self {
+        match error {
+            partition::GiveError::Started => Errno::EBUSY.into(),
+            partition::GiveError::Full => Self::new(dev::REASON_DEVICES, Errno::ENOSPC),
+            partition::GiveError::Place(_) => {
+                Self::new(dev::REASON_NO_REGISTERS, Errno::EOPNOTSUPP)
+            }
+            partition::GiveError::NoMemory => Errno::ENOMEM.into(),
+        }
+    }
+}
+
+/// The function of the machine that has this number.
+fn function(number: u32) -> Option<&'static PciDevice> {
+    let address = pci::Address::from_number(number);
+    let all = devices::pci_devices();
+    let index = all.binary_search_by_key(&address, |device| device.function().address);
+    Some(&all[index.ok()?])
+}
+
+impl Instance {
+    /// Gives the instance a function, which it has from its start on. Sleeps while that is reset.
+    ///
+    /// # Errors
+    /// Why not; nothing was changed.
+    pub(crate) fn add_device(&self, call: &AddDevice) -> Result<(), Refused> {
+        if call.flags & !dev::DEVICE_UNSAFE_DMA != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let device =
+            function(call.function).ok_or(Refused::new(dev::REASON_NO_FUNCTION, Errno::ENODEV))?;
+        // There is no support for IOMMUs yet: what is given may reach everything.
+        if call.flags & dev::DEVICE_UNSAFE_DMA == 0 {
+            return Err(Refused::new(dev::REASON_IOMMU, Errno::EPERM));
+        }
+        if lock_briefly(&self.record).status.state != dev::STATE_CREATED {
+            return Err(Errno::EBUSY.into());
+        }
+        // The record is not locked meanwhile.
+        let given = device.give(self.id)?;
+        let mut record = self.record.lock();
+        let record = &mut *record;
+        if record.status.state != dev::STATE_CREATED {
+            return Err(Errno::EBUSY.into());
+        }
+        let partition = record.partition.as_mut().ok_or(Errno::EBUSY)?;
+        partition.give(Box::new(given))?;
+        let status = &mut record.status;
+        let mut places = status.devices.iter_mut();
+        if let Some(place) = places.nth(status.device_count as usize) {
+            *place = call.function;
+            status.device_count += 1;
+        }
+        status.device_flags |= call.flags;
+        log::info!(
+            "instance {} ({}) has PCI function {}, whose DMA nothing confines",
+            self.id,
+            self.label(),
+            device.function().address
+        );
+        Ok(())
+    }
+}
