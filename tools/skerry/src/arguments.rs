@@ -196,6 +196,19 @@ pub(crate) struct What {
         value_name = "SIZE"
     )]
     pub(crate) memory: String,
+    /// PCI function that it gets, as lspci shows it; may be given several times
+    ///
+    /// Its drivers find it at the start, and have its disk or network card; it is reset and free at
+    /// the instance's end. The supervisor's own drivers must not have it: start the machine with
+    /// `pci.hide=ADDR` on the kernel's command line.
+    #[arg(long = "device", value_name = "ADDR")]
+    pub(crate) devices: Vec<String>,
+    /// Give devices though nothing confines their DMA
+    ///
+    /// There is no support for IOMMUs yet: a device writes wherever its driver, or who broke into
+    /// that, tells it, in the memory of the supervisor and of all instances.
+    #[arg(long)]
+    pub(crate) unsafe_dma: bool,
     /// Root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
     #[arg(long, value_name = "DIR|TAR|CPIO")]
     pub(crate) rootfs: Option<PathBuf>,

@@ -142,6 +142,8 @@ fn request(what: What) -> Result<CreateOptions> {
         cpus: what.cpus,
         shared_cores: what.smt == Smt::Allow,
         on_hang: what.on_hang,
+        devices: what.devices,
+        unsafe_dma: what.unsafe_dma,
         rootfs: what.rootfs,
         env: what.env,
         hostname: what.hostname,

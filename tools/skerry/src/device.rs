@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use abi::dev::{self, Create, Exec, Info, Load, Resize, Settle, Stats, Status};
+use abi::dev::{self, AddDevice, Create, Exec, Info, Load, Resize, Settle, Stats, Status};
 
 /// Why an instance was not created. Nothing was changed.
 #[derive(Debug)]
@@ -121,6 +121,12 @@ pub trait Device {
     /// # Errors
     /// What is short; nothing was changed.
     fn create(&self, call: &mut Create) -> Result<u32, CreateError>;
+
+    /// Gives a created instance a PCI function.
+    ///
+    /// # Errors
+    /// The call's, with a reason in `call`; nothing was changed.
+    fn add_device(&self, call: &mut AddDevice) -> io::Result<()>;
 
     /// Gives a created instance a part of its archive or its boot blob: `bytes` at `offset` of
     /// `total`.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::{CreateError, Device, LoadError};
 use crate::failure::{Context, Failure, Result, plain};
 use crate::rootfs::RootFs;
-use crate::{names, show, size};
+use crate::{devices, names, show, size};
 
 /// A search path for programs, and the rest of the environment every program gets.
 const ENVIRONMENT: [(&str, &str); 2] = [
@@ -74,6 +74,12 @@ pub struct CreateOptions {
     /// Memory in bytes.
     #[serde(rename = "mem")]
     pub memory: u64,
+    /// PCI functions, by address.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// Whether devices are given though nothing confines their DMA.
+    #[serde(default)]
+    pub unsafe_dma: bool,
     /// Root file system; a copy of `/` without.
     pub rootfs: Option<PathBuf>,
     /// More environment: `NAME=value`, or `NAME` for this process's value.
@@ -276,10 +282,12 @@ pub fn create_as(
     }
     let kernel = dev::field(&request.kernel)
         .ok_or_else(|| Failure::new("the kernel command line is longer than 255 bytes"))?;
+    let functions = devices::parse(&request.devices)?;
     let rootfs = RootFs::open(request.rootfs.as_deref())?;
     let (id, name) = allocate(device, request, label, kernel, asked)?;
     let own_name = request.name.as_deref().unwrap_or(&name);
-    let loaded = load(device, id, request, own_name, &rootfs);
+    let loaded = devices::add(device, id, &functions, request.unsafe_dma)
+        .and_then(|()| load(device, id, request, own_name, &rootfs));
     if let Err(failure) = loaded {
         // What was begun must not stay.
         let _ = device.control(dev::DESTROY, id, 0);

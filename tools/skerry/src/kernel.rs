@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use abi::dev::{
-    self, Attach, Create, Events, Exec, Info, List, Load, Rename, Resize, Settle, Stats, Status,
-    Target, Wait,
+    self, AddDevice, Attach, Create, Events, Exec, Info, List, Load, Rename, Resize, Settle, Stats,
+    Status, Target, Wait,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -138,6 +138,10 @@ impl Device for Kernel {
             Ok(_) => Ok(call.id),
             Err(error) => Err(CreateError::from_call(call, error)),
         }
+    }
+
+    fn add_device(&self, call: &mut AddDevice) -> io::Result<()> {
+        self.call(dev::ADD_DEVICE, call).map(drop)
     }
 
     fn load(

@@ -8,6 +8,7 @@
 //! | [`cli`], `arguments` | the command line: what is done, and what there is |
 //! | [`device`], [`kernel`] | the calls of `/dev/skerry`; the real ones (the only `unsafe`) |
 //! | [`instances`] | finding instances by name, creating, ending |
+//! | [`devices`] | PCI functions for instances |
 //! | [`managed`], [`state`] | instances with what is remembered of them; the files of that |
 //! | [`restart`], [`monitor`] | restart policies, and who carries them out |
 //! | [`apply`] | `apply`, `diff`, `validate`: sets of instances |
@@ -32,6 +33,7 @@ pub mod chrome_trace;
 pub mod cli;
 pub mod counters;
 pub mod device;
+pub mod devices;
 pub mod doctor;
 pub mod events;
 pub mod exec;

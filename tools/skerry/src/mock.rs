@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use abi::boot::Boot;
-use abi::dev::{self, Create, Exec, ExecState, Info, Resize, Settle, Stats, Status};
+use abi::dev::{self, AddDevice, Create, Exec, ExecState, Info, Resize, Settle, Stats, Status};
 use abi::live::{Answer, Refusal, Verdict};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zerocopy::IntoBytes;
@@ -280,6 +280,38 @@ impl Device for Mock {
             attached: Vec::new(),
         });
         Ok(status.id)
+    }
+
+    /// There are functions on buses 1 to 8, and no IOMMU.
+    fn add_device(&self, call: &mut AddDevice) -> io::Result<()> {
+        self.fuse.step()?;
+        let mut state = self.state.borrow_mut();
+        let records = &mut state.records;
+        let owner = records.iter().find(|record| {
+            let status = &record.status;
+            status.state <= dev::STATE_RUNNING && status.devices().contains(&call.function)
+        });
+        let refused = if call.function & 0xff != 0 || !(1..9).contains(&(call.function >> 8)) {
+            Some((dev::REASON_NO_FUNCTION, libc::ENODEV))
+        } else if call.flags & dev::DEVICE_UNSAFE_DMA == 0 {
+            Some((dev::REASON_IOMMU, libc::EPERM))
+        } else {
+            owner.map(|owner| {
+                call.owner = owner.status.id;
+                (dev::REASON_OWNER, libc::EBUSY)
+            })
+        };
+        if let Some((reason, errno)) = refused {
+            call.reason = reason;
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        let mut all = records.iter_mut();
+        let record = all.find(|record| record.status.id == call.id).unwrap();
+        let status = &mut record.status;
+        status.devices[status.device_count as usize] = call.function;
+        status.device_count += 1;
+        status.device_flags |= call.flags;
+        Ok(())
     }
 
     fn load(&self, id: u32, kind: u32, _: u64, _: u64, bytes: &[u8]) -> Result<(), LoadError> {

@@ -8,9 +8,9 @@ use abi::dev::{self, Info, Stats, Status};
 use serde::Serialize;
 
 use crate::instances::{has_ended, label};
-use crate::size;
 use crate::state::Record;
 use crate::stats::Usage;
+use crate::{devices, size};
 
 /// An instance in `ls --json`. Memory in bytes, points in time in seconds since 1970.
 #[derive(Debug, Serialize)]
@@ -29,6 +29,10 @@ pub struct Instance<'a> {
     pub cpus: u32,
     /// Memory that the instance has, or had.
     pub memory: u64,
+    /// PCI functions that the instance has, or had.
+    pub devices: Vec<String>,
+    /// Whether nothing confines what these read and write.
+    pub unsafe_dma: bool,
     /// Trust mode of the instance.
     pub mode: &'static str,
     /// When it was created.
@@ -84,6 +88,8 @@ pub struct Reclaim {
     pub reset_cpus: u32,
     /// CPUs that have not come back: they are in quarantine.
     pub lost_cpus: u32,
+    /// Devices that did not prove that they were reset, likewise.
+    pub lost_devices: u32,
     /// Memory that is in quarantine with them.
     pub leaked_bytes: u64,
 }
@@ -165,6 +171,8 @@ impl<'a> Instance<'a> {
             exit_code: (status.state == dev::STATE_EXITED).then_some(status.exit_code),
             cpus: status.cpus,
             memory: status.mem,
+            devices: devices::addresses(status).collect(),
+            unsafe_dma: devices::is_unsafe(status),
             mode: "cooperative",
             created: seconds(status.created_ns).unwrap_or(0.0),
             started: seconds(status.started_ns),
@@ -192,6 +200,7 @@ impl<'a> Inspected<'a> {
                 scrubbed_bytes: status.scrubbed_bytes,
                 reset_cpus: status.reset_cpus,
                 lost_cpus: status.lost_cpus,
+                lost_devices: status.lost_devices,
                 leaked_bytes: status.leaked,
             }),
             restart: record.map(|record| record.restart.to_string()),
@@ -332,6 +341,14 @@ pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::R
             instance.detail.into(),
         ]);
     }
+    // A column of its own where there is one.
+    if all.iter().any(|status| status.device_count > 0) {
+        let shown = all.iter().map(|status| devices::shown(status));
+        let heading = std::iter::once("DEVICES".into());
+        for (row, cell) in rows.iter_mut().zip(heading.chain(shown)) {
+            row.insert(4, cell);
+        }
+    }
     table(&rows, out)
 }
 
@@ -412,6 +429,7 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
         ("detail", all.instance.detail.into()),
         ("CPUs", all.instance.cpus.to_string()),
         ("memory", size::format(all.instance.memory)),
+        ("devices", devices::shown(status)),
         ("trust mode", all.instance.mode.into()),
         ("request to CPUs and memory taken", time(all.create_us)),
         ("start to first user instruction", time(all.boot_us)),
@@ -447,8 +465,9 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
             rows.push((
                 "in quarantine",
                 format!(
-                    "{} CPUs, {}",
+                    "{} CPUs, {} devices, {}",
                     reclaim.lost_cpus,
+                    reclaim.lost_devices,
                     size::format(reclaim.leaked_bytes)
                 ),
             ));

@@ -197,6 +197,9 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
             cpus: declared.cpus,
             shared_cores: declared.smt == Smt::Allow,
             on_hang: declared.on_hang,
+            // None: what takes an instance's place begins while that one has its devices.
+            devices: Vec::new(),
+            unsafe_dma: false,
             rootfs: declared.rootfs.map(|path| folder.join(path)),
             env: (declared
                 .env

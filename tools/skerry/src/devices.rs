@@ -1,0 +1,188 @@
+//! PCI functions for instances.
+
+use std::io;
+
+use abi::dev::{self, AddDevice, Status};
+use pci::Address;
+
+use crate::device::Device;
+use crate::failure::{Failure, Result, plain};
+use crate::instances::{has_ended, label};
+
+/// Reads the addresses of functions, as `lspci` shows them.
+///
+/// # Errors
+/// If one is none, or is there twice.
+pub fn parse(texts: &[String]) -> Result<Vec<Address>> {
+    let mut addresses = Vec::with_capacity(texts.len());
+    for text in texts {
+        let address = text.parse().map_err(|_| {
+            Failure::new(format!(
+                "{text:?} is no address of a PCI function: give one like 0000:01:00.0, as `lspci \
+                 -D` shows it"
+            ))
+        })?;
+        if addresses.contains(&address) {
+            return Err(Failure::new(format!("--device {address} is given twice")));
+        }
+        addresses.push(address);
+    }
+    Ok(addresses)
+}
+
+/// Gives functions to a created instance.
+///
+/// # Errors
+/// The first one that it does not get, and why.
+pub fn add(device: &dyn Device, id: u32, functions: &[Address], unsafe_dma: bool) -> Result<()> {
+    for address in functions {
+        let mut call = AddDevice {
+            id,
+            flags: if unsafe_dma {
+                dev::DEVICE_UNSAFE_DMA
+            } else {
+                0
+            },
+            function: address.number(),
+            ..AddDevice::default()
+        };
+        device.add_device(&mut call).map_err(|error| {
+            let owner = match call.reason {
+                dev::REASON_OWNER => device.status(call.owner).ok(),
+                _ => None,
+            };
+            Failure::new(refusal(*address, &call, owner.as_ref(), &error))
+        })?;
+    }
+    Ok(())
+}
+
+/// Message for a function that an instance does not get: the reason and the remedy.
+fn refusal(
+    address: Address,
+    call: &AddDevice,
+    owner: Option<&Status>,
+    error: &io::Error,
+) -> String {
+    let why = match call.reason {
+        dev::REASON_IOMMU => "no IOMMU confines it, so the instance could have it read and write \
+                              all memory, the supervisor's too: give --unsafe-dma if it is \
+                              trusted with that"
+            .into(),
+        dev::REASON_NO_FUNCTION => "there is no such PCI function: `lspci -D` lists them".into(),
+        dev::REASON_BRIDGE => "it is a bridge: give what is behind it".into(),
+        dev::REASON_DRIVER => format!(
+            "a driver of the supervisor has it: start the machine with pci.hide={address} on the \
+             kernel's command line, so that none takes it"
+        ),
+        dev::REASON_OWNER => match owner {
+            Some(status) if has_ended(status) => format!(
+                "{} had it, and it did not prove yet that it was reset: that is tried again",
+                label(status)
+            ),
+            Some(status) => format!("{} has it: stop that instance first", label(status)),
+            None => format!("instance {} has it", call.owner),
+        },
+        dev::REASON_NO_RESET => "it cannot be reset, neither by itself (FLR) nor by its power \
+                                 state, so nothing would prove that it is quiet (QEMU: put it \
+                                 behind a pcie-root-port)"
+            .into(),
+        dev::REASON_NOT_RESET => "it did not prove that it was reset: nobody gets it before the \
+                                  machine is started anew"
+            .into(),
+        dev::REASON_NO_MESSAGES => "it has no MSI-X, and other interrupts are not given".into(),
+        dev::REASON_NO_REGISTERS => "it has no registers in memory, or shares a page of them with \
+                                     something else"
+            .into(),
+        dev::REASON_DEVICES => format!("{} devices are the most", dev::MAX_DEVICES),
+        _ => plain(error),
+    };
+    format!("cannot give {address} to an instance: {why}")
+}
+
+/// Functions of an instance for people, and whether something confines their DMA.
+#[must_use]
+pub fn shown(status: &Status) -> String {
+    let addresses: Vec<String> = addresses(status).collect();
+    match (addresses.as_slice(), is_unsafe(status)) {
+        ([], _) => String::new(),
+        (all, true) => format!("{} (unsafe DMA)", all.join(" ")),
+        (all, false) => all.join(" "),
+    }
+}
+
+/// Addresses of the functions that an instance has or had.
+pub fn addresses(status: &Status) -> impl Iterator<Item = String> {
+    let all = status.devices().iter();
+    all.map(|number| Address::from_number(*number).to_string())
+}
+
+/// Whether nothing confines the DMA of an instance's devices.
+#[must_use]
+pub fn is_unsafe(status: &Status) -> bool {
+    status.device_flags & dev::DEVICE_UNSAFE_DMA != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::instances;
+    use crate::mock::{Mock, request};
+
+    fn create(mock: &Mock, name: &str, devices: &[&str], unsafe_dma: bool) -> Result<Status> {
+        let mut options = request(name, &["sleep", "9"]);
+        options.devices = devices.iter().map(|text| (*text).into()).collect();
+        options.unsafe_dma = unsafe_dma;
+        instances::create(mock, &options, SystemTime::now())
+    }
+
+    #[test]
+    fn an_instance_has_what_it_was_given_and_says_so() {
+        let mock = Mock::new(4, 1 << 30);
+        let one = create(&mock, "one", &["0000:01:00.0", "02:00.0"], true).unwrap();
+        assert_eq!(shown(&one), "0000:01:00.0 0000:02:00.0 (unsafe DMA)");
+        let two = create(&mock, "two", &[], false).unwrap();
+        assert_eq!((shown(&two).as_str(), is_unsafe(&two)), ("", false));
+    }
+
+    #[test]
+    fn what_is_refused_says_why_and_leaves_nothing() {
+        let mock = Mock::new(4, 1 << 30);
+        create(&mock, "one", &["01:00.0"], true).unwrap();
+        let refused = |devices: &[&str], unsafe_dma| {
+            let failure = create(&mock, "two", devices, unsafe_dma).unwrap_err();
+            assert_eq!(instances::all(&mock).unwrap().len(), 1, "{failure}");
+            failure.message
+        };
+        for (devices, unsafe_dma, why) in [
+            (&["1:0.0"][..], true, "is no address of a PCI function"),
+            (&["02:00.0", "0000:02:00.0"], true, "is given twice"),
+            (&["02:00.0"], false, "give --unsafe-dma"),
+            (&["02:00.0", "01:00.0"], true, "one has it"),
+            (&["09:00.0"], true, "there is no such PCI function"),
+        ] {
+            let message = refused(devices, unsafe_dma);
+            assert!(message.contains(why), "{message}");
+        }
+    }
+
+    #[test]
+    fn each_reason_has_words_of_its_own() {
+        let error = io::Error::from_raw_os_error(libc::EIO);
+        let mut said: Vec<String> = (dev::REASON_IOMMU..=dev::REASON_DEVICES)
+            .chain([dev::REASON_NONE])
+            .map(|reason| {
+                let call = AddDevice {
+                    reason,
+                    ..AddDevice::default()
+                };
+                refusal(Address::new(0, 1, 0, 0), &call, None, &error)
+            })
+            .collect();
+        said.sort();
+        said.dedup();
+        assert_eq!(said.len(), 11);
+    }
+}
