@@ -3,6 +3,7 @@
 mod boot;
 mod busybox;
 mod debian;
+mod devices;
 mod diff;
 mod disk;
 mod disk_errors;
@@ -123,6 +124,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/development",
             place: SkerryMachine,
             run: debian::development,
+        },
+        Test {
+            name: "machine/devices",
+            place: SkerryMachine,
+            run: devices::run,
         },
         Test {
             name: "machine/mounts",

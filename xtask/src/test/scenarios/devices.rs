@@ -1,0 +1,119 @@
+//! PCI functions of instances: a disk and a network card, given and taken back.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::images;
+use crate::cleanup::Directory;
+use crate::qemu::Hardware;
+use crate::test::{Check, Setting, batch};
+
+const CASES: &str = include_str!("../../../../tests/cases/devices.cases");
+
+/// Has the supervisor's drivers leave functions alone, and one reset not be believed.
+const COMMAND_LINE: &str = "fault=unreset pci.hide=01:00.0,02:00.0,04:00.0,0000:00:18.0";
+/// Rounds in which an instance ends while it writes.
+const ROUNDS: usize = 20;
+
+fn add(hardware: &mut Hardware, arguments: &[&str]) {
+    hardware.extra.extend(arguments.iter().map(OsString::from));
+}
+
+/// Adds a port to bus `bus`, and a device on it.
+fn behind_port(hardware: &mut Hardware, bus: u32, device: &str) {
+    let port = format!(
+        "pcie-root-port,id=port{bus},chassis={bus},slot={bus},addr={:#x}",
+        0xf + bus
+    );
+    let device = format!("{device},bus=port{bus}");
+    add(hardware, &["-device", &port, "-device", &device]);
+}
+
+fn drive(hardware: &mut Hardware, id: &str, image: &Path) {
+    let drive = format!("if=none,id={id},format=raw,file={}", image.display());
+    add(hardware, &["-drive", &drive]);
+}
+
+/// Answers each that connects by a line, until the process ends; returns the port.
+fn serve() -> Result<u16> {
+    const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\n\r\nhello from outside\n";
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(ANSWER);
+        }
+    });
+    Ok(port)
+}
+
+pub fn run(setting: &Setting) -> Result<Vec<Check>> {
+    let directory = Directory::create().context("cannot make a temporary directory")?;
+    let tree = directory.join("tree");
+    fs::create_dir(&tree)?;
+    fs::write(tree.join("greeting"), "hello from the host\n")?;
+    let given = directory.join("given");
+    fs::write(&given, vec![0; 32 << 20])?;
+    images::mke2fs(&given, &[], &tree)?;
+    let (own, fixed) = (directory.join("own"), directory.join("fixed"));
+    for image in [&own, &fixed] {
+        fs::write(image, vec![0; 1 << 20])?;
+    }
+    let mut machine = setting.machine("all");
+    machine.timeout = Some(Duration::from_secs(300));
+    machine.append = COMMAND_LINE.into();
+    let hardware = &mut machine.hardware;
+    for (id, image) in [("given", &given), ("own", &own), ("fixed", &fixed)] {
+        drive(hardware, id, image);
+    }
+    behind_port(hardware, 1, "virtio-blk-pci,drive=given");
+    add(hardware, &["-netdev", "user,id=net"]);
+    behind_port(hardware, 2, "virtio-net-pci,netdev=net,romfile=");
+    behind_port(hardware, 3, "virtio-blk-pci,drive=own");
+    behind_port(hardware, 4, "virtio-rng-pci,vectors=0");
+    add(
+        hardware,
+        &["-device", "virtio-blk-pci,drive=fixed,addr=0x18"],
+    );
+    let mut steps = batch::steps(&CASES.replace("@PORT@", &serve()?.to_string()), &[])?;
+    for step in &mut steps {
+        step.limit = 90;
+    }
+    let mut checks = batch::run(machine, &steps)?;
+    checks.push(Check::new(
+        "the host finds a whole file system on the disk, with what was synced",
+        check(&given),
+    ));
+    Ok(checks)
+}
+
+/// Looks at the disk that was given to instances which ended while they wrote.
+fn check(disk: &Path) -> Result<String> {
+    let replayed = Command::new("/usr/sbin/e2fsck")
+        .arg("-p")
+        .arg(disk)
+        .output()
+        .context("cannot run e2fsck")?;
+    // What was left is removed, and nothing more.
+    let text = String::from_utf8_lossy(&replayed.stdout);
+    ensure!(replayed.status.code() < Some(4), "{text}");
+    for round in 1..=ROUNDS {
+        let found = images::debugfs(disk, &format!("cat round-{round}"))?;
+        ensure!(
+            found == format!("{round}\n").as_bytes(),
+            "round-{round}: {:?}",
+            String::from_utf8_lossy(&found)
+        );
+    }
+    images::check(disk, 0)
+}
