@@ -21,7 +21,7 @@ const CASES: &str = include_str!("../../../../tests/cases/devices.cases");
 /// Has the supervisor's drivers leave functions alone, and one reset not be believed.
 const COMMAND_LINE: &str = "fault=unreset pci.hide=01:00.0,02:00.0,04:00.0,0000:00:18.0";
 /// Rounds in which an instance ends while it writes.
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 8;
 
 fn add(hardware: &mut Hardware, arguments: &[&str]) {
     hardware.extra.extend(arguments.iter().map(OsString::from));
