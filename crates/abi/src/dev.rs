@@ -26,6 +26,9 @@ macro_rules! calls {
             #[doc = concat!("The argument is a [`", stringify!($argument), "`].")]
             pub const $name: u32 = request::<$argument>($number);
         )*
+
+        /// All calls, by number from 1 on.
+        pub const CALLS: &[u32] = &[$($name),*];
     };
 }
 
@@ -806,6 +809,8 @@ mod tests {
     fn calls_are_encoded_as_linux_does() {
         assert_eq!(START, 0xc008_6b04);
         assert_eq!(CREATE, 0xc178_6b02);
+        let numbers = CALLS.iter().map(|call| call & 0xff);
+        assert!(numbers.eq(1..=CALLS.len() as u32));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use abi::dev;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Random;
@@ -17,23 +18,6 @@ use crate::checked;
 
 /// Threads that make calls.
 const THREADS: u64 = 3;
-/// Sizes of the structures of the calls, by number from 1 on (`INFO` is 1).
-const SIZES: [u32; 20] = [
-    120, 376, 48, 8, 304, 16, 8, 8, 8, 8, 16, 16, 8, 56, 32, 8, 72, 136, 8, 8,
-];
-const INFO: u32 = 1;
-const CREATE: u32 = 2;
-const LOAD: u32 = 3;
-const LIST: u32 = 6;
-const HALT: u32 = 9;
-const DESTROY: u32 = 10;
-const ATTACH: u32 = 11;
-const WAIT: u32 = 12;
-const EVENTS: u32 = 16;
-const RENAME: u32 = 17;
-const STATS: u32 = 18;
-const RESIZE: u32 = 14;
-const SETTLE: u32 = 15;
 /// Time limit for what was made to go.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of the longest argument, and then some.
@@ -52,19 +36,13 @@ pub fn run(arguments: &[&str]) -> ExitCode {
     crate::report("fuzz-ioctls", hunt(arguments))
 }
 
-/// `_IOWR('k', number, size)`.
-fn request(number: u32, size: u32) -> u32 {
-    3 << 30 | size << 16 | u32::from(b'k') << 8 | number
-}
-
 fn call(device: &File, request: u32, argument: *mut Argument) -> i32 {
     // SAFETY: the kernel checks the argument; it writes no more than the structure there.
     unsafe { libc::ioctl(device.as_raw_fd(), u64::from(request), argument) }
 }
 
-fn known(device: &File, number: u32, argument: &mut Argument) -> Result<i32> {
-    let size = SIZES[number as usize - 1];
-    checked(call(device, request(number, size), argument)).with_context(|| format!("call {number}"))
+fn known(device: &File, request: u32, argument: &mut Argument) -> Result<i32> {
+    checked(call(device, request, argument)).with_context(|| format!("call {}", request & 0xff))
 }
 
 fn hunt(arguments: &[&str]) -> Result<()> {
@@ -122,13 +100,12 @@ fn nobody_has_none() -> Result<()> {
 
 /// Checks that each call is one that the kernel has: otherwise none of them would be tried.
 fn all_are_known(device: &File) -> Result<()> {
-    for (number, size) in (1..).zip(SIZES) {
-        let nowhere = std::ptr::null_mut();
-        let result = checked(call(device, request(number, size), nowhere));
+    for &request in dev::CALLS {
+        let result = checked(call(device, request, std::ptr::null_mut()));
         let errno = result.err().and_then(|error| error.raw_os_error());
         ensure!(
             errno == Some(libc::EFAULT),
-            "call {number} of {size} bytes, with no argument: {errno:?}"
+            "call {request:#x}, with no argument: {errno:?}"
         );
     }
     Ok(())
@@ -137,7 +114,7 @@ fn all_are_known(device: &File) -> Result<()> {
 /// CPUs and memory that are free, and what is lost or in quarantine.
 fn free(device: &File) -> Result<[u64; 4]> {
     let mut argument = Argument([0; ROOM]);
-    known(device, INFO, &mut argument)?;
+    known(device, dev::INFO, &mut argument)?;
     let word = |at: usize| {
         let bytes = argument.0[at..].first_chunk().copied().unwrap_or_default();
         u64::from(u32::from_ne_bytes(bytes))
@@ -150,14 +127,14 @@ fn free(device: &File) -> Result<[u64; 4]> {
 /// One call; whether it succeeded.
 fn make_one(device: &File, random: &mut Random, spared: u32) -> bool {
     let mut argument = Argument([0; ROOM]);
-    let number = 1 + random.below(SIZES.len() as u64) as u32;
-    fill(random, number, &mut argument, spared);
-    let mut code = request(number, SIZES[number as usize - 1]);
+    let request = random.pick(dev::CALLS);
+    fill(random, request, &mut argument, spared);
+    let mut code = request;
     if random.below(20) == 0 {
         let (flipped, any) = (code ^ 1 << random.below(32), random.next() as u32);
         code = random.pick(&[flipped, any]);
         // Not one of the others, whose number of an instance was not looked at.
-        if code & 0xffff != number | u32::from(b'k') << 8 && code >> 8 & 0xff == u32::from(b'k') {
+        if code & 0xffff != request & 0xffff && code & 0xff00 == request & 0xff00 {
             return false;
         }
     }
@@ -168,7 +145,7 @@ fn make_one(device: &File, random: &mut Random, spared: u32) -> bool {
         _ => &raw mut argument,
     };
     let result = call(device, code, place);
-    if matches!(number, ATTACH | EVENTS) && result >= 0 {
+    if matches!(request, dev::ATTACH | dev::EVENTS | dev::EXEC) && result >= 0 {
         // SAFETY: the call made it, and nobody else has it.
         unsafe { libc::close(result) };
     }
@@ -176,7 +153,7 @@ fn make_one(device: &File, random: &mut Random, spared: u32) -> bool {
 }
 
 /// An argument of which some parts make sense.
-fn fill(random: &mut Random, number: u32, argument: &mut Argument, spared: u32) {
+fn fill(random: &mut Random, request: u32, argument: &mut Argument, spared: u32) {
     let bytes = &mut argument.0;
     for word in bytes.chunks_exact_mut(4) {
         if random.below(8) == 0 {
@@ -205,7 +182,7 @@ fn fill(random: &mut Random, number: u32, argument: &mut Argument, spared: u32) 
         1 << 47,
         u64::MAX - 4095,
     ]);
-    if number == CREATE {
+    if request == dev::CREATE {
         put(
             0,
             u64::from_ne_bytes(*b"hostile0") + (random.below(40) << 56),
@@ -237,8 +214,8 @@ fn fill(random: &mut Random, number: u32, argument: &mut Argument, spared: u32) 
         _ => random.pick(&[0, u32::MAX, 1 << 31]),
     };
     put(0, u64::from(id), 4);
-    match number {
-        LOAD => {
+    match request {
+        dev::LOAD => {
             put(4, random.pick(&[1, 2, 2, 0, 3, u64::MAX]), 4);
             put(24, pointer, 8);
             let lengths = [0, 1, 16, 4096, 8192, 8193, 1 << 30, u64::MAX];
@@ -246,12 +223,12 @@ fn fill(random: &mut Random, number: u32, argument: &mut Argument, spared: u32) 
             put(16, random.pick(&[0, 0, 0, 1, 4096, u64::MAX]), 8);
             put(32, random.pick(&lengths), 8);
         }
-        LIST => {
+        dev::LIST => {
             // Where it goes is memory of nobody's: what the list is written to may be anything.
             put(8, random.pick(&[0, 8, 1 << 47, u64::MAX - 4095]), 8);
         }
-        WAIT => put(4, random.below(3), 4),
-        RESIZE => {
+        dev::WAIT => put(4, random.below(3), 4),
+        dev::RESIZE => {
             put(4, random.pick(&[0, 0, 0, 1, 2, u64::MAX]), 4);
             put(12, random.pick(&[0, 1, 2, 3, u64::MAX]), 4);
             let any = random.next();
@@ -261,16 +238,26 @@ fn fill(random: &mut Random, number: u32, argument: &mut Argument, spared: u32) 
                 8,
             );
         }
-        RENAME => {
+        dev::RENAME => {
             put(4, random.pick(&[0, 1, 1, 2, u64::MAX]), 4);
             let name = u64::from_ne_bytes(*b"hostile0") + (random.below(40) << 56);
             put(8, name, 8);
             put(16, 0, 8);
         }
-        STATS => put(4, random.pick(&[0, 1, 2, u64::MAX]), 4),
-        SETTLE => {
+        dev::STATS => put(4, random.pick(&[0, 1, 2, u64::MAX]), 4),
+        dev::SETTLE => {
             put(4, random.below(3), 4);
             put(8, random.below(4), 8);
+        }
+        dev::EXEC => {
+            put(4, random.pick(&[0, 1, u64::MAX]), 4);
+            put(8, pointer, 8);
+            put(16, random.pick(&[0, 1, 16, 4096, 8193, u64::MAX]), 8);
+        }
+        // There are a host bridge and the functions of the board, which cannot be given.
+        dev::ADD_DEVICE => {
+            put(4, random.pick(&[0, 1, 1, u64::MAX]), 4);
+            put(8, random.pick(&[0, 0xf8, 0xfa, 0xfb, u64::MAX]), 4);
         }
         _ => {}
     }
@@ -285,17 +272,17 @@ fn remove_all(device: &File, spared: u32, before: [u64; 4]) -> Result<()> {
         list.0[..4].copy_from_slice(&256u32.to_ne_bytes());
         let place = (&raw mut numbers).expose_provenance();
         list.0[8..16].copy_from_slice(&place.to_ne_bytes());
-        known(device, LIST, &mut list)?;
+        known(device, dev::LIST, &mut list)?;
         let count = u32::from_ne_bytes([list.0[4], list.0[5], list.0[6], list.0[7]]) as usize;
         for id in &numbers[..count.min(256)] {
             if *id == spared {
                 continue;
             }
-            for number in [HALT, DESTROY] {
+            for request in [dev::HALT, dev::DESTROY] {
                 let mut target = Argument([0; ROOM]);
                 target.0[..4].copy_from_slice(&id.to_ne_bytes());
                 // It may not run, or run still: the next look tells.
-                let _ = known(device, number, &mut target);
+                let _ = known(device, request, &mut target);
             }
         }
         let now = free(device)?;
