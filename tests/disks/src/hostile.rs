@@ -39,7 +39,7 @@ pub fn with_journal(image: Vec<u8>) -> Result<Vec<u8>> {
     Ok(disk.bytes())
 }
 
-/// Where the image has metadata: pieces that are neither zeros nor contents.
+/// Offsets of an image's metadata: of pieces that are neither zeros nor contents.
 pub fn metadata(image: &[u8]) -> Vec<usize> {
     let is_metadata = |piece: &[u8]| piece.iter().any(|byte| *byte != 0 && *byte != CONTENTS);
     let pieces = image.chunks(PIECE).enumerate();

@@ -336,11 +336,11 @@ impl InodeState {
             attr.update(&stat, self.has_new_times.load(Ordering::Acquire));
             self.has_name.swap(has_name, Ordering::AcqRel)
         };
-        match (had_name, has_name) {
-            (false, true) => self.fs.orphans.fetch_sub(1, Ordering::Relaxed),
-            (true, false) => self.fs.orphans.fetch_add(1, Ordering::Relaxed),
-            _ => return Ok(()),
-        };
+        if has_name && !had_name {
+            self.fs.orphans.fetch_sub(1, Ordering::Relaxed);
+        } else if had_name && !has_name {
+            self.fs.orphans.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub struct FunctionPlace {
     pub number: u32,
     /// Physical address of its page of configuration space.
     pub config: u64,
-    /// Its registers that are memory, in the order of the base address registers.
+    /// Registers that are memory, in the order of the base address registers.
     pub registers: ArrayVec<Registers, MAX_REGISTERS>,
 }
 
