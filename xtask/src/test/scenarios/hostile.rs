@@ -1,6 +1,9 @@
 //! Damaged ext4 file systems in a machine.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use disk_tests::hostile::{CONTENTS, with_journal};
@@ -38,7 +41,7 @@ fn run(setting: &Setting, count: u64, limit: u32) -> Result<Vec<Check>> {
     };
     let directory = Directory::create().context("cannot make a temporary directory")?;
     let mut machine = setting.machine("all");
-    machine.timeout = Some(std::time::Duration::from_secs(u64::from(limit) + 60));
+    machine.timeout = Some(Duration::from_secs(u64::from(limit) + 60));
     machine.hardware.disks.push(directory.join("disk"));
     fs::write(directory.join("disk"), vec![0; LEN])?;
     let tree = make_tree(&directory)?;
@@ -72,7 +75,7 @@ fn run(setting: &Setting, count: u64, limit: u32) -> Result<Vec<Check>> {
 }
 
 /// A tree with all kinds of files, whose regular ones have nothing but [`CONTENTS`].
-fn make_tree(directory: &Directory) -> Result<std::path::PathBuf> {
+fn make_tree(directory: &Directory) -> Result<PathBuf> {
     let tree = directory.join("tree");
     fs::create_dir_all(tree.join("many"))?;
     fs::create_dir_all(tree.join("a/b/c"))?;
@@ -82,12 +85,12 @@ fn make_tree(directory: &Directory) -> Result<std::path::PathBuf> {
     }
     fs::write(tree.join("large"), vec![CONTENTS; 200_000])?;
     // Every other block of it is a hole, so that its extents need a block.
-    let sparse = fs::File::create(tree.join("sparse"))?;
+    let sparse = File::create(tree.join("sparse"))?;
     for n in 0..40 {
-        std::os::unix::fs::FileExt::write_all_at(&sparse, &[CONTENTS; 1024], n * 8192)?;
+        sparse.write_all_at(&[CONTENTS; 1024], n * 8192)?;
     }
     for (n, target) in ["large".to_owned(), "x/".repeat(100)].iter().enumerate() {
-        std::os::unix::fs::symlink(target, tree.join(format!("a/link-{n}")))?;
+        symlink(target, tree.join(format!("a/link-{n}")))?;
     }
     fs::hard_link(tree.join("large"), tree.join("a/b/linked"))?;
     Ok(tree)
