@@ -200,9 +200,10 @@ pub fn attach_until_end(
             tell_size();
             return Ok(());
         }
-        let passed = match impatience.is_over_after(signal) {
-            true => device.control(dev::HALT, id, 0),
-            false => device.control(dev::SIGNAL, id, signal as u32),
+        let passed = if impatience.is_over_after(signal) {
+            device.control(dev::HALT, id, 0)
+        } else {
+            device.control(dev::SIGNAL, id, signal as u32)
         };
         match passed {
             // It has ended in this moment, or does not listen: the next signal may be the last.
