@@ -17,16 +17,16 @@
 
 extern crate alloc;
 
+mod assigned;
 mod claim;
 mod config;
 mod dma;
-mod given;
 mod registers;
 mod vector;
 
+pub use assigned::{AssignError, AssignedFunction};
 pub use claim::{Claim, ClaimError, StillReaches};
 pub use config::{Owner, PciDevice, pci_devices};
 pub use dma::{DeviceAddress, DmaMemory, DmaPage};
-pub use given::{GiveError, GivenFunction};
 pub use registers::{NoRegisters, Registers};
 pub use vector::{NoVector, Vector, init, vector_cpus};

@@ -36,9 +36,9 @@ pub unsafe trait Function: Send {
 
 /// Functions of an instance, by number.
 #[derive(Default)]
-pub(super) struct Functions(Vec<Given>);
+pub(super) struct Functions(Vec<Assigned>);
 
-struct Given {
+struct Assigned {
     function: Box<dyn Function>,
     /// Place in quarantine, for what may wait for it.
     _room: quarantine::Room,
@@ -46,7 +46,7 @@ struct Given {
 
 /// Reason why an instance does not get a function. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GiveError {
+pub enum AssignError {
     /// The instance was started already.
     Started,
     /// The instance has as many as it may.
@@ -57,7 +57,7 @@ pub enum GiveError {
     NoMemory,
 }
 
-impl fmt::Display for GiveError {
+impl fmt::Display for AssignError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started => f.write_str("the instance was started already"),
@@ -68,7 +68,7 @@ impl fmt::Display for GiveError {
     }
 }
 
-impl core::error::Error for GiveError {}
+impl core::error::Error for AssignError {}
 
 /// Possessions of an instance that was not started: what its first epoch is compared with.
 struct Staged<'a>(&'a Descriptor);
@@ -134,25 +134,25 @@ impl Partition {
     /// free again with the partition.
     ///
     /// # Errors
-    /// [`GiveError`].
-    pub fn give(&mut self, function: Box<dyn Function>) -> Result<(), GiveError> {
+    /// [`AssignError`].
+    pub fn assign(&mut self, function: Box<dyn Function>) -> Result<(), AssignError> {
         if self.started {
-            return Err(GiveError::Started);
+            return Err(AssignError::Started);
         }
         if self.functions.len() >= MAX_FUNCTIONS {
-            return Err(GiveError::Full);
+            return Err(AssignError::Full);
         }
         let place = function.place();
         let registers = place.registers.iter().map(|of| (of.phys, of.bytes));
         for (at, bytes) in registers.chain([(place.config, PAGE_SIZE as u64)]) {
-            device::check(at, bytes).map_err(|_| GiveError::Place(Refusal::Overlap(0)))?;
+            device::check(at, bytes).map_err(|_| AssignError::Place(Refusal::Overlap(0)))?;
         }
         let number = place.number;
         let index =
             (self.functions.0).partition_point(|given| given.function.place().number < number);
-        let room = quarantine::Room::take().ok_or(GiveError::NoMemory)?;
-        (self.functions.0.try_reserve(1)).map_err(|_| GiveError::NoMemory)?;
-        let given = Given {
+        let room = quarantine::Room::take().ok_or(AssignError::NoMemory)?;
+        (self.functions.0.try_reserve(1)).map_err(|_| AssignError::NoMemory)?;
+        let given = Assigned {
             function,
             _room: room,
         };
@@ -165,15 +165,15 @@ impl Partition {
     }
 
     /// Checks what the first epoch would be, as the instance will.
-    fn check_table(&self) -> Result<(), GiveError> {
+    fn check_table(&self) -> Result<(), AssignError> {
         let mut entries = Vec::new();
         let count = self.cpus.len() + self.functions.entries().count();
-        (entries.try_reserve_exact(count)).map_err(|_| GiveError::NoMemory)?;
+        (entries.try_reserve_exact(count)).map_err(|_| AssignError::NoMemory)?;
         let cpus = (0..).zip(&self.cpus);
         entries.extend(cpus.map(|(number, cpu)| live::cpu(number, cpu.entry())));
         entries.extend(self.functions.entries());
         live::check(&entries, &Staged(&self.staged))
             .map(drop)
-            .map_err(GiveError::Place)
+            .map_err(AssignError::Place)
     }
 }

@@ -28,7 +28,7 @@ use abi::window::BadFrames;
 use abi::{Window, live, window};
 use arrayvec::ArrayVec;
 use functions::Functions;
-pub use functions::{Function, GiveError, MAX_FUNCTIONS};
+pub use functions::{AssignError, Function, MAX_FUNCTIONS};
 pub use grow::{GrowError, More, Settled, Staged, Taker};
 pub use halt::{HaltProgress, HaltReport, Unproven};
 pub use health::{Hang, Health};

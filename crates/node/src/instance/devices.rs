@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use abi::dev::{self, AddDevice};
 use abi::errno::Errno;
-use devices::{GiveError, Owner, PciDevice};
+use devices::{AssignError, Owner, PciDevice};
 use guard::partition::{self, MAX_FUNCTIONS};
 
 use super::Instance;
@@ -39,34 +39,34 @@ impl Refused {
     }
 }
 
-impl From<GiveError> for Refused {
-    fn from(error: GiveError) -> Self {
+impl From<AssignError> for Refused {
+    fn from(error: AssignError) -> Self {
         match error {
-            GiveError::Taken(Owner::Driver) => Self::new(dev::REASON_DRIVER, Errno::EBUSY),
-            GiveError::Taken(Owner::Instance(owner)) => Self {
+            AssignError::Taken(Owner::Driver) => Self::new(dev::REASON_DRIVER, Errno::EBUSY),
+            AssignError::Taken(Owner::Instance(owner)) => Self {
                 owner,
                 ..Self::new(dev::REASON_OWNER, Errno::EBUSY)
             },
-            GiveError::Taken(Owner::Stuck) | GiveError::NotReset => {
+            AssignError::Taken(Owner::Stuck) | AssignError::NotReset => {
                 Self::new(dev::REASON_NOT_RESET, Errno::EIO)
             }
-            GiveError::NoDevice => Self::new(dev::REASON_BRIDGE, Errno::EOPNOTSUPP),
-            GiveError::NoReset => Self::new(dev::REASON_NO_RESET, Errno::EOPNOTSUPP),
-            GiveError::NoMessages => Self::new(dev::REASON_NO_MESSAGES, Errno::EOPNOTSUPP),
-            GiveError::NoRegisters => Self::new(dev::REASON_NO_REGISTERS, Errno::EOPNOTSUPP),
+            AssignError::NoDevice => Self::new(dev::REASON_BRIDGE, Errno::EOPNOTSUPP),
+            AssignError::NoReset => Self::new(dev::REASON_NO_RESET, Errno::EOPNOTSUPP),
+            AssignError::NoMessages => Self::new(dev::REASON_NO_MESSAGES, Errno::EOPNOTSUPP),
+            AssignError::NoRegisters => Self::new(dev::REASON_NO_REGISTERS, Errno::EOPNOTSUPP),
         }
     }
 }
 
-impl From<partition::GiveError> for Refused {
-    fn from(error: partition::GiveError) -> Self {
+impl From<partition::AssignError> for Refused {
+    fn from(error: partition::AssignError) -> Self {
         match error {
-            partition::GiveError::Started => Errno::EBUSY.into(),
-            partition::GiveError::Full => Self::new(dev::REASON_DEVICES, Errno::ENOSPC),
-            partition::GiveError::Place(_) => {
+            partition::AssignError::Started => Errno::EBUSY.into(),
+            partition::AssignError::Full => Self::new(dev::REASON_DEVICES, Errno::ENOSPC),
+            partition::AssignError::Place(_) => {
                 Self::new(dev::REASON_NO_REGISTERS, Errno::EOPNOTSUPP)
             }
-            partition::GiveError::NoMemory => Errno::ENOMEM.into(),
+            partition::AssignError::NoMemory => Errno::ENOMEM.into(),
         }
     }
 }
@@ -98,14 +98,14 @@ impl Instance {
             return Err(Errno::EBUSY.into());
         }
         // The record is not locked meanwhile.
-        let given = device.give(self.id)?;
+        let given = device.assign(self.id)?;
         let mut record = self.record.lock();
         let record = &mut *record;
         if record.status.state != dev::STATE_CREATED {
             return Err(Errno::EBUSY.into());
         }
         let partition = record.partition.as_mut().ok_or(Errno::EBUSY)?;
-        partition.give(Box::new(given))?;
+        partition.assign(Box::new(given))?;
         let status = &mut record.status;
         let mut places = status.devices.iter_mut();
         if let Some(place) = places.nth(status.device_count as usize) {

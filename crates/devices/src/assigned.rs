@@ -17,7 +17,7 @@ const PAGE: u64 = 4096;
 
 /// Reason why a function is not given to an instance. It is as it was, unless it is stuck now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GiveError {
+pub enum AssignError {
     /// Somebody has it.
     Taken(Owner),
     /// The function is a bridge, or has no header that is known.
@@ -32,7 +32,7 @@ pub enum GiveError {
     NotReset,
 }
 
-impl fmt::Display for GiveError {
+impl fmt::Display for AssignError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Taken(owner) => write!(f, "{owner}"),
@@ -45,13 +45,13 @@ impl fmt::Display for GiveError {
     }
 }
 
-impl core::error::Error for GiveError {}
+impl core::error::Error for AssignError {}
 
 /// A function that an instance has, or is to have: no driver of this kernel gets it. Dropped, it is
 /// reset if an instance has had it, and free; one that is not reset then is never given to anybody
 /// again.
 #[derive(Debug)]
-pub struct GivenFunction {
+pub struct AssignedFunction {
     device: &'static PciDevice,
     place: FunctionPlace,
     /// Registers that a reset clears.
@@ -64,15 +64,15 @@ impl PciDevice {
     /// Takes the function for an instance: it is reset, and quiet. Sleeps.
     ///
     /// # Errors
-    /// [`GiveError`].
-    pub fn give(&'static self, instance: u32) -> Result<GivenFunction, GiveError> {
+    /// [`AssignError`].
+    pub fn assign(&'static self, instance: u32) -> Result<AssignedFunction, AssignError> {
         let place = self.place()?;
-        (self.ownership.take(Owner::Instance(instance))).map_err(GiveError::Taken)?;
+        (self.ownership.take(Owner::Instance(instance))).map_err(AssignError::Taken)?;
         // As the firmware, or who had it before, has left it.
         pci::set_abilities(&self.registers, Abilities::all(), Abilities::NO_LINE);
         let saved = Saved::of(&self.registers);
         match self.stop(&saved) {
-            Ok(()) => Ok(GivenFunction {
+            Ok(()) => Ok(AssignedFunction {
                 device: self,
                 place,
                 saved,
@@ -84,20 +84,20 @@ impl PciDevice {
                     "PCI function {} does not prove that it was reset: nobody gets it any more",
                     self.function.address
                 );
-                Err(GiveError::NotReset)
+                Err(AssignError::NotReset)
             }
         }
     }
 
     /// The function's place, as an instance is told of it, if it can have it.
-    fn place(&self) -> Result<FunctionPlace, GiveError> {
+    fn place(&self) -> Result<FunctionPlace, AssignError> {
         if self.function.layout != Layout::Device {
-            return Err(GiveError::NoDevice);
+            return Err(AssignError::NoDevice);
         }
         if !pci::can_reset(&self.registers, self.function.layout) {
-            return Err(GiveError::NoReset);
+            return Err(AssignError::NoReset);
         }
-        let msix = Msix::find(&self.registers).ok_or(GiveError::NoMessages)?;
+        let msix = Msix::find(&self.registers).ok_or(AssignError::NoMessages)?;
         let mut place = FunctionPlace {
             number: self.function.address.number(),
             config: self.config,
@@ -110,13 +110,13 @@ impl PciDevice {
             let is_whole = registers.bytes >= PAGE && registers.phys.is_multiple_of(PAGE);
             let end = registers.phys.saturating_add(registers.bytes - 1);
             if !is_whole || !answers_alone(&self.function, registers.phys, end) {
-                return Err(GiveError::NoRegisters);
+                return Err(AssignError::NoRegisters);
             }
             place.registers.push(registers);
         }
         let mut bars = place.registers.iter().map(|registers| registers.bar);
         if !bars.any(|bar| bar == msix.table.bar) {
-            return Err(GiveError::NoRegisters);
+            return Err(AssignError::NoRegisters);
         }
         Ok(place)
     }
@@ -147,7 +147,7 @@ fn registers(bar: u8, of: &Bar) -> Option<Registers> {
 // reset, if its kernel ever wrote them. Bus mastering is off after a reset, without which it
 // reaches no memory; no driver of this kernel has it meanwhile, so only who it is handed over to
 // can switch that on. `stop` is true after a reset that was seen.
-unsafe impl Function for GivenFunction {
+unsafe impl Function for AssignedFunction {
     fn place(&self) -> &FunctionPlace {
         &self.place
     }
@@ -163,7 +163,7 @@ unsafe impl Function for GivenFunction {
     }
 }
 
-impl Drop for GivenFunction {
+impl Drop for AssignedFunction {
     fn drop(&mut self) {
         let is_quiet = self.stop();
         let owner = (!is_quiet).then_some(Owner::Stuck);
