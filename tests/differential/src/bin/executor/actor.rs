@@ -179,6 +179,7 @@ fn take(context: ActorContext<'_>, me: usize, index: usize, step: &Step) {
         // It may sleep on its own account, for a child: that is no wait of the program's.
         crate::pseudo::call(call, arguments)
     } else {
+        own.switches.store(sys::voluntary_switches(), SeqCst);
         own.state.store(shared::CALL, SeqCst);
         let result = sys::call(call.number, arguments);
         own.state.store(shared::BUSY, SeqCst);

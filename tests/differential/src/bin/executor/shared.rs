@@ -54,6 +54,8 @@ pub struct ActorState {
     pub state: AtomicU32,
     /// The step it is in, while its state is [`CALL`].
     pub step: AtomicU32,
+    /// How often its thread had gone to sleep when it made that call.
+    pub switches: AtomicU64,
     /// Number of the actor's process.
     pub process: AtomicI32,
     /// Number of the actor's thread.

@@ -455,7 +455,10 @@ impl Run<'_> {
                     return false;
                 }
                 let twice = (0..2).all(|_| self.sleeps(actor));
-                twice && state.state.load(SeqCst) == shared::CALL && state.step.load(SeqCst) == step
+                twice
+                    && (self.stands(actor) || self.has_slept(actor))
+                    && state.state.load(SeqCst) == shared::CALL
+                    && state.step.load(SeqCst) == step
             }
             // The number first: without one there is nobody to look at yet.
             shared::NEW | shared::BUSY => state.thread.load(SeqCst) != 0 && !self.alive(actor),
@@ -542,6 +545,21 @@ impl Run<'_> {
     fn sleeps(&self, actor: usize) -> bool {
         self.letter(actor)
             .is_none_or(|letter| !matches!(letter, 'R' | 'D'))
+    }
+
+    /// Whether an actor in a call has gone to sleep there. The letter alone does not tell: on
+    /// Linux it is `S` from before the thread looks whether there is what is waited for, and one
+    /// that others pre-empt then keeps it.
+    fn has_slept(&self, actor: usize) -> bool {
+        let actor = &self.context.shared.actors[actor];
+        let (process, thread) = (actor.process.load(SeqCst), actor.thread.load(SeqCst));
+        fs::read_to_string(format!("/proc/{process}/task/{thread}/status"))
+            .ok()
+            .and_then(|status| {
+                let (_, rest) = status.split_once("\nvoluntary_ctxt_switches:")?;
+                rest.lines().next()?.trim().parse::<u64>().ok()
+            })
+            .is_none_or(|switches| switches > actor.switches.load(SeqCst))
     }
 
     fn is_stopped(&self, actor: usize) -> bool {

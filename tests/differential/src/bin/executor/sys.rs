@@ -169,6 +169,17 @@ pub fn thread_id() -> i32 {
     unsafe { libc::gettid() }
 }
 
+/// Number of times the calling thread went to sleep.
+pub fn voluntary_switches() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure lives through the call, and all zeroes are one, too.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nvcsw as u64
+}
+
 /// Sends a signal to a thread of a process.
 pub fn signal_thread(process: i32, thread: i32, signal: i32) {
     // SAFETY: numbers only.
