@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -52,6 +53,9 @@ pub struct Instance<'a> {
     /// Seconds all of it may take.
     pub patience: u64,
 }
+
+/// Bytes of zeroes at the end of an archive, as the `tar` crate writes it.
+const TAR_END: u64 = 1024;
 
 /// The status of what `timeout` killed.
 const KILLED: i32 = 137;
@@ -153,23 +157,18 @@ impl Instance<'_> {
     /// itself before all scripts had.
     pub fn run(&self, mut machine: Machine, scripts: &[&str]) -> Result<Vec<Ran>> {
         let directory = Directory::create()?;
-        let archive = directory.join("cases.tar");
+        let archive = directory.join("root.tar");
         self.pack(&archive, scripts)?;
         machine.hardware.cpus = self.cpus + 1;
         machine.hardware.memory = format!("{}M", self.memory + 2560);
         machine.timeout = Some(Duration::from_secs(self.patience + 60));
         machine.additions.push(Addition {
-            host: rootfs::cached(self.packages)?,
-            guest: "/debian.tar".into(),
-        });
-        machine.additions.push(Addition {
             host: archive,
-            guest: "/cases.tar".into(),
+            guest: "/root.tar".into(),
         });
-        let unpack = "mkdir /cases && cd /cases && tar -x && exec bash driver /cases";
         let outer = format!(
-            "timeout -s KILL {} skerry run --name cases --cpus {} --mem {}M --rootfs /debian.tar \
-             -- bash -c '{unpack} {}' < /cases.tar; status=$?
+            "timeout -s KILL {} skerry run --name cases --cpus {} --mem {}M --rootfs /root.tar \
+             -- bash /cases/driver /cases {}; status=$?
              [ $status = 0 ] || skerry logs --kernel cases | tail -n 60 >&2; exit $status",
             self.patience, self.cpus, self.memory, self.limit
         );
@@ -194,23 +193,36 @@ impl Instance<'_> {
         }
     }
 
-    /// Writes the archive that the instance unpacks in `/cases`.
+    /// Writes the instance's file system: the packages' and, in `/cases`, what is to be run.
     fn pack(&self, archive: &Path, scripts: &[&str]) -> Result<()> {
-        let mut builder = tar::Builder::new(File::create(archive)?);
+        let packages = rootfs::cached(self.packages)?;
+        let length = fs::copy(&packages, archive)?;
+        let mut file = File::options().read(true).write(true).open(archive)?;
+        let end = length
+            .checked_sub(TAR_END)
+            .with_context(|| format!("{} is cut short", packages.display()))?;
+        file.seek(SeekFrom::Start(end))?;
+        let mut builder = tar::Builder::new(file);
+        // `skerry run` takes no sparse files.
+        builder.sparse(false);
+        let root = Path::new("cases");
         let mut add = |name: &str, text: &str| {
             let mut header = tar::Header::new_gnu();
             header.set_size(text.len() as u64);
             header.set_mode(0o644);
-            builder.append_data(&mut header, name, text.as_bytes())
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(0);
+            builder.append_data(&mut header, root.join(name), text.as_bytes())
         };
         add("driver", DRIVER)?;
         for (index, script) in scripts.iter().enumerate() {
             add(&format!("cases/{index:03}"), script)?;
         }
         for file in self.files {
-            let name = Path::new("files").join(file.file_name().context("a file without a name")?);
+            let name = file.file_name().context("a file without a name")?;
             builder
-                .append_path_with_name(file, name)
+                .append_path_with_name(file, root.join("files").join(name))
                 .with_context(|| format!("cannot read {}", file.display()))?;
         }
         builder.into_inner()?;
