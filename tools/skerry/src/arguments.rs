@@ -125,6 +125,14 @@ pub(crate) enum Command {
     /// is told by SIGHUP, and what it writes then leads nowhere; users are numbers. An instance has
     /// at most four such programs at a time, those of `--detach` not counted.
     Exec(Exec),
+    /// Copy files from a running instance, or into it
+    ///
+    /// As `docker cp`: into a directory, or in place of a file; `DIR/.` is what is in a directory;
+    /// `-` is a tar archive on standard output or input. Links are copied as links, files belong to
+    /// root (to you, when they come from an instance) without --archive; devices, fifos and sockets
+    /// are left out. Other than there, the instance has to run, and it is its own `tar` (and
+    /// `test`) that reads and writes its files, as with `kubectl cp`.
+    Cp(Cp),
     /// Show the machine's CPUs and memory, and who has them
     Resources(Json),
     /// Look for what is wrong with the machine, and say what would help
@@ -530,6 +538,22 @@ pub(crate) struct Exec {
         value_name = "PROG"
     )]
     pub(crate) command: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Cp {
+    /// Keep owners and groups, set-user-ID, set-group-ID and sticky bits
+    #[arg(short = 'a', long)]
+    pub(crate) archive: bool,
+    /// Do not say how much was copied
+    #[arg(short = 'q', long)]
+    pub(crate) quiet: bool,
+    /// A file or directory: NAME:PATH in an instance, PATH here, `-` an archive
+    #[arg(value_name = "FROM", allow_hyphen_values = true)]
+    pub(crate) from: String,
+    /// Where it goes
+    #[arg(value_name = "TO", allow_hyphen_values = true)]
+    pub(crate) to: String,
 }
 
 #[derive(Args, Debug)]

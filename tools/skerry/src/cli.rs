@@ -10,10 +10,11 @@ use abi::dev;
 use clap::Parser;
 
 use crate::arguments::{
-    AnyCommand, Apply, Attach, Cli, Command, Create, Diff, Events, Exec, Inspect, Json, Kill, List,
-    Logs, Metrics, Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename, Resize, Restart,
-    Run, Smt, Start, Stats, Stop, Top, Trace, Validate, What,
+    AnyCommand, Apply, Attach, Cli, Command, Cp, Create, Diff, Events, Exec, Inspect, Json, Kill,
+    List, Logs, Metrics, Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename, Resize,
+    Restart, Run, Smt, Start, Stats, Stop, Top, Trace, Validate, What,
 };
+use crate::copy::{self, Place};
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
 use crate::instances::{self, CreateOptions, has_ended, label};
@@ -452,6 +453,19 @@ fn run_command(
             let status = instances::find(device, &name)?;
             exec::exec(device, &status, &options, &mut { here })
         }
+        Command::Cp(Cp {
+            archive,
+            quiet,
+            from,
+            to,
+        }) => copy::copy(
+            device,
+            &Place::new(&from),
+            &Place::new(&to),
+            copy::Options { archive, quiet },
+            &mut { here },
+        )
+        .map(|()| 0),
         Command::Resources(Json { json }) => {
             let info = device.info().context(|| "cannot look at the machine")?;
             let resources = Resources::new(&info, instances::all(device)?.len());

@@ -15,6 +15,7 @@
 //! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
 //! | [`logs`], [`events`] | `logs`; `events` |
 //! | [`exec`] | `exec`: a program beside the first one |
+//! | [`copy`] | `cp`: files from an instance, and into it |
 //! | [`show`] | tables and JSON |
 //! | [`doctor`] | `doctor`: what is wrong with the machine |
 //! | [`stats`] | `stats`: what instances use |
@@ -31,6 +32,7 @@ pub mod apply;
 mod arguments;
 pub mod chrome_trace;
 pub mod cli;
+pub mod copy;
 pub mod counters;
 pub mod device;
 pub mod devices;
