@@ -24,7 +24,7 @@ use crate::vm::{Kernel, Machine};
 
 /// Tests that run at the same time: a machine that waits, or a compiler at its end, leaves a
 /// processor to the other.
-const WORKERS: usize = 2;
+const WORKERS: usize = 3;
 
 /// Characters of a failure in the last line.
 const EXCERPT: usize = 300;
