@@ -23,11 +23,13 @@ pub mod exec;
 pub mod layout;
 pub mod live;
 pub mod msg;
+pub mod network;
 pub mod park;
 pub mod usage;
 pub mod window;
 
 pub use descriptor::Descriptor;
 pub use msg::Message;
+pub use network::Network;
 pub use park::Slot;
 pub use window::Window;

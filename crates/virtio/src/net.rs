@@ -4,18 +4,22 @@ mod device;
 mod nic;
 mod properties;
 mod receive;
+mod server;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod window;
 
 use core::fmt;
 
-pub use device::Port;
+pub use device::{Collected, Port};
 pub use nic::{Nic, Shape, StartError, Started};
 pub use properties::{BadConfig, Properties};
 pub use receive::{ReceiveQueue, Received};
+pub use server::{Server, Stopped};
 pub use transmit::{NotSent, TransmitQueue};
 use virtqueue::{Rule, Unreachable};
+pub use window::{Bell, WindowMemory, WindowTransport, window_memory};
 
 /// Bytes of an Ethernet header: two addresses and a type.
 pub const ETHERNET: usize = 14;

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::vec::Vec;
 
 use task::Event;
-use virtio::net::Port;
+use virtio::net::{Collected, Port};
 use virtqueue::{DeviceQueue, Features, Memory, Setup, Status, Transport, Unreachable, Words};
 
 use super::*;
@@ -96,8 +96,11 @@ impl Device {
         }
         if let Some((queue, _)) = transmit {
             loop {
-                while let Ok(Some(frame)) = port.collect(queue) {
-                    sent.push(frame);
+                let mut frame = Vec::new();
+                while let Ok(Some(collected)) = port.collect(queue, &mut frame) {
+                    if collected == Collected::Frame {
+                        sent.push(std::mem::take(&mut frame));
+                    }
                 }
                 if queue.want_notification() != Ok(Left::Something) {
                     break;

@@ -7,6 +7,16 @@ use virtqueue::{Chain, DeviceQueue, Error, Features, Memory};
 use super::properties::encode;
 use super::{ETHERNET, HEADER, Header, MAC, feature};
 
+/// A chain that the driver has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collected {
+    /// A frame.
+    Frame,
+    /// Bytes that are no frame of this card, or something that was not offered is to be done with
+    /// them.
+    Lost,
+}
+
 /// The device's end of a network card: frames go to the driver through one queue, and come from it
 /// through the other.
 #[derive(Debug)]
@@ -107,36 +117,52 @@ impl Port {
         Ok(true)
     }
 
-    /// Takes a frame that the driver sends. What is no frame of this card is lost; so is what has
-    /// something to be done with it, which was not offered.
+    /// Takes one chain that the driver sends, and copies its frame in place of what was in `frame`,
+    /// in which nothing grows that has room for the longest ([`Self::max_frame`]). `None` if the
+    /// driver has sent no more.
     ///
     /// # Errors
     /// If the driver broke a rule, or there is no memory.
-    pub fn collect<M: Memory>(&self, queue: &mut DeviceQueue<M>) -> Result<Option<Vec<u8>>, Error> {
-        while let Some(chain) = queue.take()? {
-            let frame = self.frame_of(queue.memory(), &chain)?;
-            queue.finish(chain, 0)?;
-            if frame.is_some() {
-                return Ok(frame);
-            }
-        }
-        Ok(None)
-    }
-
-    fn frame_of(&self, memory: &impl Memory, chain: &Chain) -> Result<Option<Vec<u8>>, Error> {
-        let most = usize::from(self.mtu) + ETHERNET + super::TAG;
-        let len = chain.readable_len().checked_sub(HEADER as u64);
-        let len = len.and_then(|len| usize::try_from(len).ok());
-        let Some(len) = len.filter(|len| (ETHERNET..=most).contains(len)) else {
+    pub fn collect<M: Memory>(
+        &self,
+        queue: &mut DeviceQueue<M>,
+        frame: &mut Vec<u8>,
+    ) -> Result<Option<Collected>, Error> {
+        let Some(chain) = queue.take()? else {
             return Ok(None);
         };
+        let copied = self.copy(queue.memory(), &chain, frame);
+        queue.finish(chain, 0)?;
+        copied.map(Some)
+    }
+
+    /// Bytes of a frame, at most.
+    #[must_use]
+    pub fn max_frame(&self) -> usize {
+        usize::from(self.mtu) + ETHERNET + super::TAG
+    }
+
+    fn copy(
+        &self,
+        memory: &impl Memory,
+        chain: &Chain,
+        frame: &mut Vec<u8>,
+    ) -> Result<Collected, Error> {
+        let len = chain.readable_len().checked_sub(HEADER as u64);
+        let len = len.and_then(|len| usize::try_from(len).ok());
+        let Some(len) = len.filter(|len| (ETHERNET..=self.max_frame()).contains(len)) else {
+            return Ok(Collected::Lost);
+        };
         let mut bytes = [0; HEADER];
-        let mut frame = Vec::new();
+        frame.clear();
         frame.try_reserve_exact(len).map_err(|_| Error::NoMemory)?;
         frame.resize(len, 0);
         let is_read = chain.read(memory, 0, &mut bytes).is_ok()
-            && chain.read(memory, HEADER as u64, &mut frame).is_ok()
+            && chain.read(memory, HEADER as u64, frame).is_ok()
             && Header::from_bytes(bytes).check().is_ok();
-        Ok(is_read.then_some(frame))
+        Ok(match is_read {
+            true => Collected::Frame,
+            false => Collected::Lost,
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! The driver's end of a network card against the device's, and against ones that lie.
 
 mod peer;
+mod window;
 
 use std::vec::Vec;
 

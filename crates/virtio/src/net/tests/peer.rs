@@ -56,6 +56,8 @@ pub struct State {
     pub wire: VecDeque<Vec<u8>>,
     /// Frames of the driver.
     pub sent: Vec<Vec<u8>>,
+    /// Chains of the driver that held none.
+    pub lost: u32,
     pub notifications: [u32; 2],
     pub interrupts: u32,
     features: u64,
@@ -83,6 +85,7 @@ impl Peer {
                 sleeps: false,
                 wire: VecDeque::new(),
                 sent: Vec::new(),
+                lost: 0,
                 notifications: [0; 2],
                 interrupts: 0,
                 features: 0,
@@ -145,8 +148,12 @@ impl State {
         }
         if let Some((queue, _)) = transmit {
             loop {
-                while let Some(frame) = self.port.collect(queue).unwrap() {
-                    self.sent.push(frame);
+                let mut frame = Vec::new();
+                while let Some(collected) = self.port.collect(queue, &mut frame).unwrap() {
+                    match collected {
+                        Collected::Frame => self.sent.push(std::mem::take(&mut frame)),
+                        Collected::Lost => self.lost += 1,
+                    }
                 }
                 if queue.want_notification().unwrap() == Left::Nothing {
                     break;
