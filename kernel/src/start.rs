@@ -104,11 +104,8 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
     }
 
     start_devices(&boot);
-    if let Some(value) = role::cmdline_value("ip") {
-        linux::configure_network(value);
-    }
 
-    if let Err(error) = node::init(&boot) {
+    if let Err(error) = node::init(&boot, linux::network_host()) {
         log::error!("no instances can be made: {error}");
     }
 
@@ -132,10 +129,21 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
     }
 }
 
-/// Starts the drivers of PCI functions: the machine's, or those that an instance was given.
+/// Starts the drivers of PCI functions (the machine's, or those that an instance was given), and of
+/// an instance's network, and sets an interface up as the command line says.
 fn start_devices(boot: &BootToken) {
     devices::init(boot);
+    drivers::window_net::probe(linux::network_host());
     drivers::virtio_pci::probe(linux::network_host());
+    if let Some(value) = role::cmdline_value("ip") {
+        linux::configure_network(value);
+    }
+}
+
+/// The supervisor has rung an instance's doorbell, whatever for.
+fn on_doorbell() {
+    link::on_doorbell();
+    drivers::window_net::on_doorbell();
 }
 
 pub(crate) fn open_file(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
@@ -160,6 +168,8 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
     if linux::system::sysinfo::set_hostname(boot.hostname.as_bytes()).is_err() {
         log::warn!("the host name is too long: {}", boot.hostname);
     }
+    // The network card's driver waits for it.
+    guard::irq::set_doorbell_handler(&token, on_doorbell);
     start_devices(&token);
     let args: Vec<Vec<u8>> = boot.arguments().map(<[u8]>::to_vec).collect();
     let env: Vec<Vec<u8>> = boot.variables().map(<[u8]>::to_vec).collect();
@@ -176,7 +186,7 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
         },
         exec: exec_program::run,
     };
-    let listening = link::start(&token, hooks);
+    let listening = link::start(hooks);
     if listening.is_err() {
         panic!("no memory to listen to the supervisor");
     }

@@ -54,6 +54,8 @@ pub const FLAG_INVARIANT_TSC: u32 = 1 << 3;
 pub const FLAG_COM1: u32 = 1 << 4;
 /// The random seed cannot be guessed: whoever drew it had enough to draw from.
 pub const FLAG_SEEDED: u32 = 1 << 5;
+/// The instance has a network, and its pages ([`crate::Network`]).
+pub const FLAG_NETWORK: u32 = 1 << 6;
 
 /// One CPU of the instance. Its index in the table is its CPU number; the first one enters the
 /// kernel first.

@@ -311,6 +311,14 @@ pub const REASON_NO_REGISTERS: u32 = 22;
 /// `reason` of a failed [`ADD_DEVICE`]: the instance has as many as it may, [`MAX_DEVICES`].
 pub const REASON_DEVICES: u32 = 23;
 
+/// `reason` of a failed [`CREATE`]: an instance has the address; `owner`.
+pub const REASON_ADDRESS: u32 = 24;
+/// `reason` of a failed [`CREATE`]: no instance may have the address.
+pub const REASON_NO_ADDRESS: u32 = 25;
+/// `reason` of a failed [`CREATE`]: the supervisor has no memory for the network's pages, or cannot
+/// make its own interface.
+pub const REASON_NETWORK: u32 = 26;
+
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;
 /// `flags` of [`Create`]: threads of one core may be the instance's and those of others that have
@@ -321,6 +329,8 @@ pub const CREATE_SHARED_CORES: u32 = 2;
 pub const CREATE_UNWATCHED: u32 = 4;
 /// `flags` of [`Create`]: it is halted when a CPU of it hangs.
 pub const CREATE_STOP_WHEN_HUNG: u32 = 8;
+/// `flags` of [`Create`]: it has a network, and an address there.
+pub const CREATE_NETWORK: u32 = 16;
 
 /// See [`CREATE`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -348,6 +358,11 @@ pub struct Create {
     pub free_mem: u64,
     /// Out: the least memory that would do.
     pub least: u64,
+    /// With `CREATE_NETWORK`, the address that it is to have in the network of instances, as a
+    /// number ([`core::net::Ipv4Addr::to_bits`]); 0: the lowest that is free.
+    pub address: u32,
+    /// Out: of an address that an instance has, that one's number.
+    pub owner: u32,
     /// More for its kernel's command line.
     pub cmdline: [u8; 256],
 }
@@ -412,6 +427,32 @@ pub struct Target {
     pub value: u32,
 }
 
+/// Frames of an instance's network, as the supervisor has counted them.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct NetworkCounters {
+    /// Frames of the instance that went on.
+    pub sent: u64,
+    /// Bytes of these.
+    pub sent_bytes: u64,
+    /// Frames that were given to the instance.
+    pub received: u64,
+    /// Bytes of these.
+    pub received_bytes: u64,
+    /// Frames of the instance that were for nobody, or none.
+    pub sent_lost: u64,
+    /// Frames for which the instance had no buffer.
+    pub received_lost: u64,
+    /// Frames that the instance was not to send.
+    pub refused: u64,
+    /// Times that its port was stopped, because it broke a rule of the queues.
+    pub stops: u32,
+    /// 1 while its port is stopped; else 0.
+    pub is_stopped: u32,
+}
+
 /// See [`STATUS`]. Times in nanoseconds, `*_ns` of events since 1970, 0 if it did not happen.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -464,8 +505,10 @@ pub struct Status {
     pub devices: [u32; MAX_DEVICES],
     /// Functions that have not come back: they did not prove that they were reset.
     pub lost_devices: u32,
-    /// Unused; zero.
-    pub reserved: u32,
+    /// Address that it has or had in the network of instances, as a number; 0 if it has no network.
+    pub address: u32,
+    /// Frames that have gone through its network; of one that has ended, as they were then.
+    pub network: NetworkCounters,
     /// Reason for the state, in words.
     pub detail: [u8; 128],
 }
@@ -767,10 +810,10 @@ pub struct Stats {
 const _: () = {
     assert!(size_of::<Stats>() == 136);
     assert!(size_of::<Info>() == 120);
-    assert!(size_of::<Create>() == 376);
+    assert!(size_of::<Create>() == 384);
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
-    assert!(size_of::<Status>() == 352 && size_of::<AddDevice>() == 24);
+    assert!(size_of::<Status>() == 416 && size_of::<AddDevice>() == 24);
     assert!(size_of::<Resize>() == 56 && size_of::<Settle>() == 32);
     assert!(size_of::<Events>() == 8 && size_of::<Event>() == 104);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);

@@ -32,6 +32,9 @@ pub const WINDOW: usize = DESCRIPTOR + (1 << 20);
 /// The instance's answers ([`crate::live::Answers`]), read-write on both sides. Apart from the
 /// window, which safe code reaches: a refusal makes the supervisor take memory back.
 pub const ANSWERS: usize = WINDOW + crate::Window::SIZE;
+/// The pages of the instance's network ([`crate::Network`]), read-write on both sides; there are
+/// none if the instance has no network.
+pub const NETWORK: usize = PARK - crate::Network::SIZE;
 /// The park page: supervisor-owned code, read-only and executable in every instance.
 pub const PARK: usize = DESCRIPTOR + (2 << 20);
 /// The kernel image.
@@ -42,5 +45,6 @@ const _: () = {
     assert!(DIRECT < STACKS && STACKS < MMIO && MMIO < DESCRIPTOR && PARK < IMAGE);
     assert!(core::mem::size_of::<crate::Descriptor>() <= LIVE - DESCRIPTOR);
     assert!(crate::live::SIZE <= WINDOW - LIVE);
-    assert!(ANSWERS.is_multiple_of(PAGE_SIZE) && PAGE_SIZE <= PARK - ANSWERS);
+    assert!(ANSWERS.is_multiple_of(PAGE_SIZE) && PAGE_SIZE <= NETWORK - ANSWERS);
+    assert!(NETWORK.is_multiple_of(PAGE_SIZE));
 };

@@ -5,9 +5,13 @@
 
 extern crate alloc;
 
+#[cfg(target_os = "none")]
+mod net_interface;
 pub mod uart;
 pub mod virtio_blk;
 pub mod virtio_net;
 pub mod virtio_parts;
 #[cfg(target_os = "none")]
 pub mod virtio_pci;
+#[cfg(target_os = "none")]
+pub mod window_net;

@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
-use abi::Window;
 use abi::descriptor::MemRange;
 use abi::layout::{ANSWERS, LIVE, PAGE_SIZE};
 use abi::live::{
@@ -12,6 +11,7 @@ use abi::live::{
     Verdict,
 };
 use abi::window::State;
+use abi::{Network, Window};
 use lfmutex::Mutex;
 use ring::epoch::{Copied, Table, WORDS};
 
@@ -28,6 +28,13 @@ use crate::{cpu_table, device, faults, heartbeat, ipi, leave, mem, park, role, s
 #[must_use]
 pub fn window() -> &'static Window {
     role::window().expect("the supervisor has no window")
+}
+
+/// The pages of the network that this instance shares with the supervisor; `None` if it has no
+/// network, and in the supervisor.
+#[must_use]
+pub fn network() -> Option<&'static Network> {
+    role::network()
 }
 
 /// The boot blob: the command to run, as put together by the tool that created the instance

@@ -3,8 +3,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use abi::layout::{DESCRIPTOR, WINDOW};
-use abi::{Descriptor, Window};
+use abi::descriptor::FLAG_NETWORK;
+use abi::layout::{DESCRIPTOR, NETWORK, WINDOW};
+use abi::{Descriptor, Network, Window};
 use mitigations::Mode;
 
 use crate::cpu_table;
@@ -86,6 +87,16 @@ pub(crate) fn window() -> Option<&'static Window> {
     // SAFETY: an instance's tables map its window there for as long as it runs; it consists of
     // atomics.
     Some(unsafe { &*core::ptr::with_exposed_provenance(WINDOW) })
+}
+
+/// The pages of this instance's network; `None` if it has none, and in the supervisor.
+pub(crate) fn network() -> Option<&'static Network> {
+    if !descriptor().has(FLAG_NETWORK) {
+        return None;
+    }
+    // SAFETY: the tables of an instance whose descriptor says so map its pages there for as long as
+    // it runs; they consist of atomics.
+    Some(unsafe { &*core::ptr::with_exposed_provenance(NETWORK) })
 }
 
 /// The kernel command line; empty before there is a descriptor.

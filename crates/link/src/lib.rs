@@ -22,7 +22,6 @@ use abi::msg;
 use abi::window::Window;
 pub use exec::{ExecFault, ExecProgram, ExecRequest, ExecStdio, RunProgram};
 use fs::tty::{Tty, WinSize};
-use guard::BootToken;
 use guard::instance::{self, Adopters, Epoch};
 use ring::MessageReader;
 pub use streams::{stderr, stdin, stdout};
@@ -49,7 +48,9 @@ static DOORBELL: Event = Event::new();
 static DESCRIPTOR: Event = Event::new();
 static CONSOLE: Once<Arc<Tty>> = Once::new();
 
-fn on_doorbell() {
+/// Takes in that the supervisor has rung. To be called by the handler of the doorbell, also before
+/// anybody listens.
+pub fn on_doorbell() {
     DOORBELL.set();
 }
 
@@ -58,8 +59,7 @@ fn on_doorbell() {
 ///
 /// # Errors
 /// There is no memory for them.
-pub fn start(boot: &BootToken, hooks: ControlHandlers) -> Result<(), NoMemory> {
-    guard::irq::set_doorbell_handler(boot, on_doorbell);
+pub fn start(hooks: ControlHandlers) -> Result<(), NoMemory> {
     let window = guard::instance::window();
     let mut messages = MessageReader::new(&window.control_in, &window.control_in_area);
     // It may have been rung before there was anybody to hear it.

@@ -4,6 +4,7 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::net::Ipv4Addr;
 use core::ops::Deref;
 use core::sync::atomic::AtomicU64;
 
@@ -30,6 +31,7 @@ use crate::instance::{
     supervisors_stats,
 };
 use crate::label::Label;
+use crate::network::{self, Lease, Refused};
 use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
 
@@ -183,6 +185,13 @@ fn try_create(call: &mut Create) -> Result<()> {
         return fail(call, dev::REASON_LABEL, Errno::EEXIST);
     };
     let id = reservation.id;
+    let lease = match lease_address(id, call) {
+        Ok(lease) => lease,
+        Err((reason, errno)) => return fail(call, reason, errno),
+    };
+    let network = lease.as_ref().map_or_else(String::new, |lease| {
+        network::command_line(lease.address()) + " "
+    });
     let trace = if call.flags & dev::CREATE_TRACE != 0 {
         "trace "
     } else {
@@ -201,12 +210,13 @@ fn try_create(call: &mut Create) -> Result<()> {
     } else {
         (Sharing::WholeCores, "")
     };
-    let cmdline = format!("{mitigations}{trace}{more}{smt}");
+    let cmdline = format!("{mitigations}{trace}{network}{more}{smt}");
     let spec = Spec {
         id,
         cpus: call.cpus,
         sharing,
         memory: call.mem,
+        network: lease.is_some(),
         label: label.as_str(),
         cmdline: &cmdline,
     };
@@ -234,6 +244,7 @@ fn try_create(call: &mut Create) -> Result<()> {
                     fail(call, dev::REASON_TOO_SMALL, Errno::EINVAL)
                 }
                 CreateError::Window => fail(call, dev::REASON_WINDOW, Errno::ENOMEM),
+                CreateError::Network => fail(call, dev::REASON_NETWORK, Errno::ENOMEM),
             };
         }
     };
@@ -242,6 +253,10 @@ fn try_create(call: &mut Create) -> Result<()> {
     status.state = dev::STATE_CREATED;
     status.cpus = partition.cpu_count();
     status.mem = partition.memory_bytes();
+    if let (Some(lease), Some(pages)) = (&lease, partition.network()) {
+        status.address = lease.address().to_bits();
+        network::attach(id, pages);
+    }
     status.requested_ns = call.requested_ns;
     status.created_ns = timer::wall_ns();
     let on_hang = if call.flags & dev::CREATE_UNWATCHED != 0 {
@@ -251,7 +266,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     } else {
         OnHang::Report
     };
-    let Ok(instance) = Instance::new(label, partition, status, on_hang) else {
+    let Ok(instance) = Instance::new(label, partition, status, on_hang, lease) else {
         return fail(call, dev::REASON_WINDOW, Errno::ENOMEM);
     };
     instance.charge_since(begun_ns);
@@ -260,6 +275,27 @@ fn try_create(call: &mut Create) -> Result<()> {
     call.id = id;
     call.reason = dev::REASON_NONE;
     Ok(())
+}
+
+/// Gives an instance that is to have a network an address; else `None`. If that fails, the reason
+/// and the error of the call.
+fn lease_address(id: u32, call: &mut Create) -> core::result::Result<Option<Lease>, (u32, Errno)> {
+    if call.flags & dev::CREATE_NETWORK == 0 {
+        return Ok(None);
+    }
+    let wanted = (call.address != 0).then(|| Ipv4Addr::from_bits(call.address));
+    match network::lease(id, wanted) {
+        Ok(lease) => {
+            call.address = lease.address().to_bits();
+            Ok(Some(lease))
+        }
+        Err(Refused::Taken(owner)) => {
+            call.owner = owner;
+            Err((dev::REASON_ADDRESS, Errno::EADDRINUSE))
+        }
+        Err(Refused::Foreign) => Err((dev::REASON_NO_ADDRESS, Errno::EADDRNOTAVAIL)),
+        Err(Refused::Unable) => Err((dev::REASON_NETWORK, Errno::ENOMEM)),
+    }
 }
 
 /// A number and a name that nobody else gets while an instance is created: its memory is cleaned

@@ -39,6 +39,7 @@ pub(crate) use usage::{Charge, supervisors_stats};
 use crate::TABLE;
 use crate::brief::lock_briefly;
 use crate::label::Label;
+use crate::network::Lease;
 use crate::stream_log::{self, DrainExtent, Popped, StreamLog};
 
 /// Streams of an instance, by `dev::STREAM_*` less 1, that it writes.
@@ -75,6 +76,8 @@ pub(crate) struct Instance {
     /// its rings.
     pub(crate) programs_changed: PollQueue,
     on_hang: OnHang,
+    /// Its address and port, if it has a network.
+    network: Option<Lease>,
     halt_wanted: AtomicBool,
     /// Somebody waits for the end.
     waited_for: AtomicBool,
@@ -152,6 +155,7 @@ impl Instance {
         partition: Partition,
         status: Status,
         on_hang: OnHang,
+        network: Option<Lease>,
     ) -> Result<Arc<Self>> {
         let log = || StreamLog::new().map(Mutex::new);
         Ok(Arc::new(Self {
@@ -183,6 +187,7 @@ impl Instance {
             state_changed: PollQueue::new(),
             programs_changed: PollQueue::new(),
             on_hang,
+            network,
             halt_wanted: AtomicBool::new(false),
             waited_for: AtomicBool::new(false),
             charged_ns: Arc::default(),
@@ -206,6 +211,9 @@ impl Instance {
         let label = self.label();
         let mut status = lock_briefly(&self.record).status;
         status.label = label.0;
+        if let Some(network) = &self.network {
+            status.network = network.counters();
+        }
         status
     }
 
@@ -302,6 +310,13 @@ impl Instance {
             partition.ring();
         }
         Ok(())
+    }
+
+    /// Rings its doorbell, if it runs.
+    pub(crate) fn ring(&self) {
+        if let Some(partition) = &lock_briefly(&self.record).partition {
+            partition.ring();
+        }
     }
 
     /// Delivers a signal to its first program.
@@ -701,9 +716,12 @@ impl Instance {
     }
 
     /// Closes all logs: nothing will be written or read any more. Nor is there anything to look
-    /// after.
+    /// after, or a network.
     fn close(&self) {
         TABLE.lock().active.remove(&self.id);
+        if let Some(network) = &self.network {
+            network.give_back();
+        }
         for output in &self.outputs {
             output.lock().closed = true;
         }

@@ -16,6 +16,7 @@
 //! | `device` | `/dev/skerry` |
 //! | `stream_files` | streams as files |
 //! | `exec_files` | programs beside the first one as files |
+//! | `network` | the network of instances |
 //! | `events` | the list of what has happened to instances |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod events;
 mod exec_files;
 mod instance;
 mod label;
+mod network;
 #[cfg(test)]
 mod schedules;
 mod stream_files;
@@ -45,6 +47,7 @@ use guard::BootToken;
 use guard::machine_check::{self, BadPage};
 use instance::Instance;
 use label::Label;
+use net::inet::Host;
 use task::{CpuId, Deadline, Event, Group, Mutex, Policy};
 
 /// Set by doorbells, and by calls that leave something to the node thread.
@@ -105,6 +108,7 @@ const DOORBELL_INTERVAL_NS: u64 = 200_000;
 fn on_doorbell() {
     guard::irq::mask_doorbell();
     WORK_EVENT.set();
+    network::look();
 }
 
 /// Has the node thread look at the instances, at once.
@@ -113,16 +117,18 @@ fn request() {
     WORK_EVENT.set();
 }
 
-/// Makes `/dev/skerry` and starts the node thread. Once, in the supervisor.
+/// Makes `/dev/skerry` and starts the node thread; `host` gets an interface to the instances when
+/// there is one that has a network. Once, in the supervisor.
 ///
 /// # Errors
 /// `EEXIST`, `ENOMEM`.
-pub fn init(boot: &BootToken) -> fs::Result<()> {
+pub fn init(boot: &BootToken, host: &Arc<Host>) -> fs::Result<()> {
     // One part in 64 of memory is the same for machines of all sizes: on the smallest it holds the
     // last words of a hundred instances, on the largest all that is kept of each.
     let memory = guard::mem::total_frames() * PAGE_SIZE as u64;
     stream_log::set_limit((memory / 64).clamp(1 << 20, 256 << 20));
     guard::irq::set_doorbell_handler(boot, on_doorbell);
+    network::init(host);
     events::init()?;
     device::register()?;
     // What instances bring about is no more than a program's work, unless it is raised. Threads
@@ -156,6 +162,11 @@ fn scrub_memory() {
 /// made.
 fn instances() -> impl Iterator<Item = Arc<Instance>> {
     in_order(|table| &table.instances)
+}
+
+/// The instance of a number, if it has CPUs and memory.
+fn active_instance(id: u32) -> Option<Arc<Instance>> {
+    lock_briefly(&TABLE).active.get(&id).cloned()
 }
 
 /// The instances that have CPUs and memory, likewise.
@@ -207,6 +218,7 @@ fn supervise() {
     loop {
         wait_for_work(again, quiet_until);
         OUTPUT_EVENT.set();
+        network::look();
         let soonest = active_instances()
             .filter_map(|instance| instance.service())
             .chain(instance::service_quarantine())

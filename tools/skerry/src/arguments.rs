@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::exec::parse_user;
 use crate::instances::OnHang;
 use crate::metrics;
+use crate::networks::Network;
 use crate::pages::Shell;
 use crate::restart::Policy;
 
@@ -217,6 +218,21 @@ pub(crate) struct What {
     /// that, tells it, in the memory of the supervisor and of all instances.
     #[arg(long)]
     pub(crate) unsafe_dma: bool,
+    /// Network of the instance: none, or a card on the supervisor's switch
+    ///
+    /// With `bridge` it has an interface `eth0`, with an address of 10.88.0.0/16 and the supervisor
+    /// (10.88.0.1) as its gateway before its program begins, as with docker.
+    #[arg(
+        long = "net",
+        visible_alias = "network",
+        value_enum,
+        default_value_t = Network::None,
+        value_name = "none|bridge"
+    )]
+    pub(crate) network: Network,
+    /// Address that it has in that network [default: the lowest that is free]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) ip: Option<String>,
     /// Root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
     #[arg(long, value_name = "DIR|TAR|CPIO")]
     pub(crate) rootfs: Option<PathBuf>,

@@ -24,8 +24,8 @@ use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
 use crate::state::Store;
 use crate::{
-    apply, doctor, events, exec, logs, managed, metrics, monitor, pages, priority, resize, size,
-    stats, top, trace,
+    apply, doctor, events, exec, logs, managed, metrics, monitor, networks, pages, priority,
+    resize, size, stats, top, trace,
 };
 
 /// Does what the process's command line says.
@@ -138,6 +138,8 @@ fn observe(look: ObserveCommand, device: Option<&dyn Device>, here: Stdio<'_>) -
 
 fn request(what: What) -> Result<CreateOptions> {
     Ok(CreateOptions {
+        address: networks::parse(what.ip.as_deref(), what.network)?,
+        network: what.network,
         memory: size::parse(&what.memory)?,
         name: what.name,
         cpus: what.cpus,

@@ -33,6 +33,15 @@ pub enum CreateError {
     },
     /// Another instance has that name.
     Taken,
+    /// An instance has the address.
+    Address {
+        /// Number of the instance.
+        owner: u32,
+    },
+    /// No instance may have the address.
+    NoAddress,
+    /// The supervisor cannot give a network.
+    Network,
     /// Something else.
     Other(io::Error),
 }
@@ -54,6 +63,9 @@ impl CreateError {
             },
             dev::REASON_TOO_SMALL => Self::TooSmall { least: call.least },
             dev::REASON_LABEL if error.raw_os_error() == Some(libc::EEXIST) => Self::Taken,
+            dev::REASON_ADDRESS => Self::Address { owner: call.owner },
+            dev::REASON_NO_ADDRESS => Self::NoAddress,
+            dev::REASON_NETWORK => Self::Network,
             _ => Self::Other(error),
         }
     }

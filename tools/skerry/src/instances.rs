@@ -1,6 +1,7 @@
 //! Instances by name: finding, creating, loading, ending them.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{CreateError, Device, LoadError};
 use crate::failure::{Context, Failure, Result, plain};
+use crate::networks::{self, Network};
 use crate::rootfs::RootFs;
 use crate::{devices, names, show, size};
 
@@ -80,6 +82,12 @@ pub struct CreateOptions {
     /// Whether devices are given though nothing confines their DMA.
     #[serde(default)]
     pub unsafe_dma: bool,
+    /// Network.
+    #[serde(default, rename = "net")]
+    pub network: Network,
+    /// Address in the network; one is given without.
+    #[serde(default, rename = "ip")]
+    pub address: Option<Ipv4Addr>,
     /// Root file system; a copy of `/` without.
     pub rootfs: Option<PathBuf>,
     /// More environment: `NAME=value`, or `NAME` for this process's value.
@@ -215,8 +223,19 @@ pub fn creation_error(refused: &CreateError, request: &CreateOptions, name: &str
                 "there is an instance called {name} already: choose another --name, or remove it with `skerry rm {name}`"
             )
         }
+        CreateError::Network => format!(
+            "the supervisor has no network for {name}: it is short of memory, or could not make \
+             its interface skerry0 (see `dmesg`); stop an instance, or give --net none"
+        ),
+        CreateError::Address { owner } => networks::taken(asked_address(request), *owner),
+        CreateError::NoAddress => networks::impossible(asked_address(request)),
         CreateError::Other(error) => format!("cannot create {name}: {}", plain(error)),
     }
+}
+
+/// The address that was asked for, of a call that was refused because of it.
+fn asked_address(request: &CreateOptions) -> Ipv4Addr {
+    request.address.unwrap_or(Ipv4Addr::UNSPECIFIED)
 }
 
 /// Message for want of CPUs. `withheld`: how many nobody gets while other threads of their cores
@@ -323,6 +342,7 @@ fn allocate(
             cmdline: kernel,
             ..dev::zeroed()
         };
+        networks::ask(&mut call, request.network, request.address);
         match device.create(&mut call) {
             Ok(id) => return Ok((id, name)),
             Err(CreateError::Taken) if label.is_none() => {}

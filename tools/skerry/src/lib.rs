@@ -23,6 +23,7 @@
 //! | [`rootfs`] | root file systems out of folders and archives |
 //! | [`top`], [`counters`] | `top`; the kernel's counters |
 //! | [`trace`], [`chrome_trace`] | `trace`: recording, and the file it makes |
+//! | [`networks`] | networks of instances |
 //! | [`names`], [`size`] | names and sizes |
 //! | [`priority`] | before other programs |
 //! | [`pages`] | manual pages and completions, made of the command line |
@@ -49,6 +50,7 @@ pub mod metrics;
 mod mock;
 pub mod monitor;
 pub mod names;
+pub mod networks;
 pub mod pages;
 pub mod priority;
 pub mod resize;

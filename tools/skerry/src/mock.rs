@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{self, Write};
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -20,7 +21,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use zerocopy::IntoBytes;
 
 use crate::device::{CreateError, Device, LoadError, Stream};
-use crate::instances::CreateOptions;
+use crate::instances::{CreateOptions, has_ended};
 
 /// A request for an instance with an empty root file system.
 pub fn request(name: &str, command: &[&str]) -> CreateOptions {
@@ -267,7 +268,27 @@ impl Device for Mock {
             }
             () => {}
         }
+        let taken = |address: Ipv4Addr| {
+            let mut all = state.records.iter().map(|record| &record.status);
+            all.find(|status| !has_ended(status) && status.address == address.to_bits())
+                .map(|status| status.id)
+        };
+        let numbers = || (2..255).map(|last| Ipv4Addr::new(10, 88, 0, last));
+        let address = match call.address {
+            _ if call.flags & dev::CREATE_NETWORK == 0 => None,
+            0 => numbers().find(|address| taken(*address).is_none()),
+            bits => Some(Ipv4Addr::from_bits(bits)),
+        };
+        if let Some(address) = address {
+            if !numbers().any(|one| one == address) {
+                return Err(CreateError::NoAddress);
+            }
+            if let Some(owner) = taken(address) {
+                return Err(CreateError::Address { owner });
+            }
+        }
         let mut status: Status = dev::zeroed();
+        status.address = address.map_or(0, Ipv4Addr::to_bits);
         (status.id, status.state, status.label) = (state.next_id, dev::STATE_CREATED, call.label);
         (status.cpus, status.mem) = (call.cpus, call.mem);
         status.requested_ns = call.requested_ns;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::instances::{has_ended, label};
 use crate::state::Record;
 use crate::stats::Usage;
-use crate::{devices, size};
+use crate::{devices, networks, size};
 
 /// An instance in `ls --json`. Memory in bytes, points in time in seconds since 1970.
 #[derive(Debug, Serialize)]
@@ -33,6 +33,8 @@ pub struct Instance<'a> {
     pub devices: Vec<String>,
     /// Whether nothing confines what these read and write.
     pub unsafe_dma: bool,
+    /// Network of the instance, if it has one.
+    pub network: Option<networks::Shown>,
     /// Trust mode of the instance.
     pub mode: &'static str,
     /// When it was created.
@@ -173,6 +175,7 @@ impl<'a> Instance<'a> {
             memory: status.mem,
             devices: devices::addresses(status).collect(),
             unsafe_dma: devices::is_unsafe(status),
+            network: networks::shown(status),
             mode: "cooperative",
             created: seconds(status.created_ns).unwrap_or(0.0),
             started: seconds(status.started_ns),
@@ -341,7 +344,16 @@ pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::R
             instance.detail.into(),
         ]);
     }
-    // A column of its own where there is one.
+    // Columns of their own where there is something in them.
+    if all.iter().any(|status| networks::address(status).is_some()) {
+        let shown = all.iter().map(|status| {
+            networks::address(status).map_or_else(String::new, |address| address.to_string())
+        });
+        let heading = std::iter::once("ADDRESS".into());
+        for (row, cell) in rows.iter_mut().zip(heading.chain(shown)) {
+            row.insert(4, cell);
+        }
+    }
     if all.iter().any(|status| status.device_count > 0) {
         let shown = all.iter().map(|status| devices::shown(status));
         let heading = std::iter::once("DEVICES".into());
@@ -435,6 +447,7 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
         ("start to first user instruction", time(all.boot_us)),
         ("request to first user instruction", time(all.run_us)),
     ];
+    rows.extend(all.instance.network.iter().flat_map(networks::Shown::lines));
     let usage = &all.usage;
     let seconds = |us: f64| format!("{:.3} s", us / 1e6);
     rows.extend([

@@ -6,11 +6,12 @@
 use core::fmt;
 
 use abi::descriptor::{
-    Descriptor, FLAG_INVARIANT_TSC, FLAG_SEEDED, FLAG_TSC_DEADLINE, FLAG_X2APIC, MAX_RANGES,
-    MemRange, RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS, Reserved,
+    Descriptor, FLAG_INVARIANT_TSC, FLAG_NETWORK, FLAG_SEEDED, FLAG_TSC_DEADLINE, FLAG_X2APIC,
+    MAX_RANGES, MemRange, RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS, Reserved,
 };
-use abi::layout::{ANSWERS, DESCRIPTOR, GRANULE_FRAMES, LIVE, PAGE_SIZE, PARK, WINDOW};
-use abi::{Window, descriptor, live};
+use abi::layout::{ANSWERS, DESCRIPTOR, GRANULE_FRAMES, LIVE, NETWORK, PAGE_SIZE, PARK, WINDOW};
+use abi::{Network, Window, descriptor, live};
+use arrayvec::ArrayVec;
 
 use super::{Partition, Spec};
 use crate::mem::frame::Frame;
@@ -140,6 +141,9 @@ impl Partition {
         random::fill(&mut d.random_seed);
         if random::seed_bits() >= random::ENOUGH_BITS {
             d.flags |= FLAG_SEEDED;
+        }
+        if spec.network {
+            d.flags |= FLAG_NETWORK;
         }
         for run in &runs {
             let range = MemRange {
@@ -288,7 +292,13 @@ impl Partition {
         let image = boot::image();
         let park_frame =
             machine.image_frame + ((park::page() - image.text.start) / PAGE_SIZE) as u64;
-        let maps = [
+        let network = shared.network.as_ref().map(|pages| Shared {
+            va: NETWORK,
+            at: pages.first(),
+            pages: Network::SIZE / PAGE_SIZE,
+            access: Access::ReadWrite,
+        });
+        let always = [
             Shared {
                 va: DESCRIPTOR,
                 at: shared.descriptor.first(),
@@ -320,6 +330,7 @@ impl Partition {
                 access: Access::ReadExecute,
             },
         ];
+        let maps: ArrayVec<Shared, 6> = always.into_iter().chain(network).collect();
         let first = self.next_frame;
         let mut next = first;
         let plan = Plan {

@@ -11,6 +11,7 @@ mod grow;
 mod halt;
 mod health;
 mod load;
+mod network;
 mod pause;
 pub mod quarantine;
 mod recovery;
@@ -25,7 +26,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use abi::descriptor::{self, CpuEntry, Descriptor};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::window::BadFrames;
-use abi::{Window, live, window};
+use abi::{Network, Window, live, window};
 use arrayvec::ArrayVec;
 use functions::Functions;
 pub use functions::{AssignError, Function, MAX_FUNCTIONS};
@@ -34,6 +35,7 @@ pub use halt::{HaltProgress, HaltReport, Unproven};
 pub use health::{Hang, Health};
 use lfmutex::{Mutex, Once};
 pub use load::LoadError;
+pub use network::NetworkPages;
 pub use pause::Pause;
 use recovery::Recovery;
 use ring::mailbox::{Order, Publisher};
@@ -264,6 +266,8 @@ pub enum CreateError {
     },
     /// The supervisor itself has no memory for the instance's window.
     Window,
+    /// The supervisor itself has no memory for the pages of the instance's network.
+    Network,
 }
 
 impl fmt::Display for CreateError {
@@ -273,18 +277,20 @@ impl fmt::Display for CreateError {
             Self::Memory { free } => write!(f, "only {} MiB are free", free >> 20),
             Self::TooSmall { least } => write!(f, "an instance needs at least {} MiB", least >> 20),
             Self::Window => f.write_str("no memory for the instance's window"),
+            Self::Network => f.write_str("no memory for the instance's network"),
         }
     }
 }
 
 impl core::error::Error for CreateError {}
 
-/// Memory of the supervisor's that an instance sees: descriptor, its dynamic part, and window with
-/// the page of answers behind it.
+/// Memory of the supervisor's that an instance sees: descriptor, its dynamic part, window with the
+/// page of answers behind it, and the pages of its network if it has one.
 struct SharedPages {
     descriptor: Block,
     live: Block,
     window: Block,
+    network: Option<NetworkPages>,
 }
 
 /// Orders of the blocks.
@@ -311,7 +317,8 @@ impl SharedPages {
 ///
 /// # fn example(archive: &[u8], blob: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
 /// let sharing = Sharing::WholeCores;
-/// let spec = Spec { id: 1, cpus: 2, sharing, memory: 64 << 20, label: "web", cmdline: "" };
+/// let (cpus, memory, network) = (2, 64 << 20, false);
+/// let spec = Spec { id: 1, cpus, sharing, memory, network, label: "web", cmdline: "" };
 /// let mut partition = Partition::create(&spec)?;
 /// partition.announce_initramfs(archive.len() as u64)?;
 /// partition.write_initramfs(0, archive)?;
@@ -426,6 +433,8 @@ pub struct Spec<'a> {
     pub sharing: Sharing,
     /// Memory in bytes; rounded up to whole granules.
     pub memory: u64,
+    /// Whether it has a network.
+    pub network: bool,
     /// Name of the instance, for messages.
     pub label: &'a str,
     /// Command line of the instance's kernel.
@@ -454,6 +463,9 @@ impl Partition {
         if !mem::has_room(descriptor::SIZE * 2 + live::SIZE + Window::SIZE) {
             return Err(CreateError::Window);
         }
+        if spec.network && !mem::has_room(Network::SIZE) {
+            return Err(CreateError::Network);
+        }
         let memory = Granules::take(granules).map_err(|error| match error {
             NoGranules::Short { free } => CreateError::Memory {
                 free: free * GRANULE_SIZE as u64,
@@ -465,6 +477,10 @@ impl Partition {
             descriptor: Block::zeroed(DESCRIPTOR_ORDER).ok_or(CreateError::Window)?,
             live: Block::zeroed(LIVE_ORDER).ok_or(CreateError::Window)?,
             window: Block::zeroed(WINDOW_ORDER).ok_or(CreateError::Window)?,
+            network: match spec.network {
+                true => Some(NetworkPages::take().ok_or(CreateError::Network)?),
+                false => None,
+            },
         };
         // In place: it is half as large as this thread's stack, which an interrupt must fit on as
         // well.
@@ -573,6 +589,12 @@ impl Partition {
         // SAFETY: a block of the window's size and more, ours as long as `self`, zeroed when it was
         // made; a window consists of atomics, so the instance may write while we read.
         unsafe { &*self.shared().window.ptr().cast::<Window>() }
+    }
+
+    /// The pages of the instance's network, if it has one. What is in them is the instance's word.
+    #[must_use]
+    pub fn network(&self) -> Option<NetworkPages> {
+        self.shared().network.clone()
     }
 
     /// Rings the instance's doorbell: one interrupt to its first CPU.

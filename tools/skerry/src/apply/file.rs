@@ -11,8 +11,9 @@ use serde::Deserialize;
 use crate::arguments::Smt;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{CreateOptions, OnHang};
+use crate::networks::Network;
 use crate::restart::Policy;
-use crate::{names, size};
+use crate::{names, networks, size};
 
 /// A set of instances, as `skerry apply` makes them.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -53,6 +54,11 @@ struct Declared {
     /// Policy for a CPU of it that runs on and on with interrupts off.
     #[serde(default)]
     on_hang: OnHang,
+    /// Network.
+    #[serde(default)]
+    net: Network,
+    /// Address in the network; the lowest that is free without.
+    ip: Option<String>,
     /// Policy for its end.
     #[serde(default)]
     #[schemars(
@@ -197,6 +203,9 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
             cpus: declared.cpus,
             shared_cores: declared.smt == Smt::Allow,
             on_hang: declared.on_hang,
+            address: networks::parse(declared.ip.as_deref(), declared.net)
+                .map_err(|failure| place("ip", failure))?,
+            network: declared.net,
             // None: what takes an instance's place begins while that one has its devices.
             devices: Vec::new(),
             unsafe_dma: false,

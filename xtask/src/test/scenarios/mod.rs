@@ -14,6 +14,7 @@ mod images;
 mod json;
 mod memory;
 mod modules;
+mod networks;
 mod observe;
 mod partitions;
 mod pause;
@@ -129,6 +130,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/devices",
             place: SkerryMachine,
             run: devices::run,
+        },
+        Test {
+            name: "machine/networks",
+            place: SkerryMachine,
+            run: networks::run,
         },
         Test {
             name: "machine/mounts",

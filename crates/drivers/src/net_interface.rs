@@ -1,0 +1,83 @@
+//! Virtio network cards as interfaces of the network, wherever the card is.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+
+use ::net::inet::Host;
+use ::net::{Frame, FrameLost, LinkKind, NetDevice, NewInterface};
+
+use crate::virtio_net::{Lost, Receiver, Upper, VirtioNet};
+use crate::virtio_parts::Parts;
+
+/// Frames that may wait, as Linux tells it of every card of Ethernet.
+const QUEUE_LEN: u32 = 1000;
+
+/// A card as the host below the sockets knows it.
+struct Card<P: Parts>(VirtioNet<P>);
+
+impl<P: Parts> NetDevice for Card<P> {
+    fn transmit(&self, frame: Frame) -> Result<(), FrameLost> {
+        self.0.transmit(&frame.data).map_err(|Lost| FrameLost)
+    }
+}
+
+/// The interface that a card is of a host.
+struct Interface {
+    host: Arc<Host>,
+    index: u32,
+}
+
+impl Upper for Interface {
+    fn receive(&self, frame: &[u8]) {
+        // Without memory it is lost, as on a wire.
+        if let Ok(data) = fallible::copy_of(frame) {
+            self.host.receive(self.index, Frame { data });
+        }
+    }
+
+    fn link_changed(&self, is_up: bool) {
+        self.host.set_carrier(self.index, is_up);
+    }
+}
+
+/// The first name of a network card that no interface of a host has.
+pub(crate) fn free_name(host: &Host) -> String {
+    let mut names = (0_u32..).map(|index| alloc::format!("eth{index}"));
+    let free = names.find(|name| host.interface_named(name).is_none());
+    free.expect("there are fewer interfaces than numbers")
+}
+
+/// Makes a card an interface of a host, which is down, and starts its thread.
+pub(crate) fn add<P: Parts>(
+    host: &Arc<Host>,
+    name: &str,
+    card: VirtioNet<P>,
+    mut receiver: Receiver<P>,
+) -> Result<(), String>
+where
+    VirtioNet<P>: Send + Sync,
+    Receiver<P>: Send,
+{
+    let properties = *card.properties();
+    let card = Arc::new(Card(card));
+    let new = NewInterface {
+        name,
+        link: LinkKind::Ethernet(properties.mac),
+        mtu: properties.mtu.into(),
+        max_mtu: properties.mtu.into(),
+        queue_len: QUEUE_LEN,
+        has_carrier: receiver.is_link_up(),
+    };
+    let added = host.add_interface(&new, card.clone());
+    let index = added.map_err(|error| alloc::format!("{error:?}"))?;
+    let upper = Interface {
+        host: host.clone(),
+        index,
+    };
+    let run = move || while card.0.serve(&mut receiver, &upper).is_continue() {};
+    if task::spawn(name, None, run).is_err() {
+        let _ = host.remove_interface(index);
+        return Err("no memory for its thread".into());
+    }
+    Ok(())
+}

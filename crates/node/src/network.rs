@@ -1,0 +1,426 @@
+//! The network of instances (`docs/instance-networks.md`): the bridge between their cards and the
+//! supervisor's interface `skerry0`.
+//!
+//! One thread takes what instances send, a bounded number of frames from one after the other, and
+//! gives it to whom it is for. What the supervisor sends is given by the thread that sends it.
+//! Nobody here waits for an instance.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+use core::net::Ipv4Addr;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use abi::dev::NetworkCounters;
+use abi::network::{self, mac_of};
+use guard::partition::NetworkPages;
+use net::inet::{BootConfig, Host};
+use net::{Frame, FrameLost, LinkKind, NetDevice, NewInterface};
+use switch::{AddError, Port, Source, Switch, Verdict};
+use task::{Event, Group, Mutex, Once};
+use virtio::net::{Collected, Server, Stopped};
+use virtqueue::Left;
+
+use crate::brief::lock_briefly;
+
+/// Name of the supervisor's interface.
+const INTERFACE: &str = "skerry0";
+/// Packets that may wait, as Linux tells it of every card of Ethernet.
+const QUEUE_LEN: u32 = 1000;
+/// Frames that are taken of one instance before the next one's turn.
+const TURN: usize = 32;
+
+/// Set when an instance may have sent something, and when one is gone.
+static WAKE: Event = Event::new();
+static BRIDGE: Mutex<Bridge> = Mutex::new(Bridge {
+    switch: Switch::new(),
+    frame: Vec::new(),
+});
+/// The host that the supervisor's programs have.
+static HOST: Once<Arc<Host>> = Once::new();
+/// Number of the supervisor's interface, once it is made.
+static UPLINK: Mutex<Option<u32>> = Mutex::new(None);
+
+/// State of an instance's port, as it is known outside of the bridge.
+#[derive(Default)]
+struct PortState {
+    /// Nobody needs the port any more.
+    is_gone: AtomicBool,
+    counters: Mutex<NetworkCounters>,
+}
+
+/// An address in the network of instances, and the port there, until it is dropped or given back.
+pub(crate) struct Lease {
+    address: Ipv4Addr,
+    port: Arc<PortState>,
+}
+
+impl Lease {
+    /// The address.
+    pub(crate) fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Frames that have gone through the port.
+    pub(crate) fn counters(&self) -> NetworkCounters {
+        *lock_briefly(&self.port.counters)
+    }
+
+    /// Gives address and port back. The card's pages are let go a little later.
+    pub(crate) fn give_back(&self) {
+        self.port.is_gone.store(true, Ordering::Release);
+        WAKE.set();
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// Why an instance has no network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The instance of this number has the address.
+    Taken(u32),
+    /// No instance may have the address.
+    Foreign,
+    /// There is no memory, or no interface for the supervisor.
+    Unable,
+}
+
+/// An instance's end of its port.
+struct Card {
+    state: Arc<PortState>,
+    /// Not there before the instance is created.
+    server: Option<Server<NetworkPages>>,
+    /// Something was done with the queues since the instance was last told.
+    is_touched: bool,
+    /// Times that the card was stopped.
+    stops: u32,
+    stopped: Option<Stopped>,
+}
+
+struct Bridge {
+    switch: Switch<Card>,
+    /// The frame that is being moved.
+    frame: Vec<u8>,
+}
+
+/// Gives the bridge the host that its interface is to be of. Once.
+pub(crate) fn init(host: &Arc<Host>) {
+    HOST.call_once(|| host.clone());
+}
+
+/// Has the thread look at what instances have sent. May be called by the handler of the doorbell.
+pub(crate) fn look() {
+    WAKE.set();
+}
+
+/// Gives an instance of a number an address: the one that is wanted, or the lowest that is free.
+///
+/// # Errors
+/// Nothing was changed: [`Refused`].
+pub(crate) fn lease(number: u32, wanted: Option<Ipv4Addr>) -> Result<Lease, Refused> {
+    uplink()?;
+    let mut bridge = BRIDGE.lock();
+    bridge.remove_gone();
+    let port = Arc::<PortState>::default();
+    let card = Card {
+        state: port.clone(),
+        server: None,
+        is_touched: false,
+        stops: 0,
+        stopped: None,
+    };
+    match bridge.switch.add(number, wanted, card) {
+        Ok(address) => Ok(Lease { address, port }),
+        Err(AddError::Taken(owner)) => Err(Refused::Taken(owner)),
+        Err(AddError::Foreign) => Err(Refused::Foreign),
+        Err(AddError::Full | AddError::NoMemory) => Err(Refused::Unable),
+    }
+}
+
+/// Gives the card of an instance that has an address its pages, before the instance is started.
+pub(crate) fn attach(number: u32, pages: NetworkPages) {
+    let mut bridge = BRIDGE.lock();
+    if let Some(port) = bridge.switch.port_mut(number) {
+        let mac = mac_of(port.address());
+        port.value.server = Some(Server::new(pages, mac));
+    }
+}
+
+/// Words for the command line of an instance's kernel, by which it sets its interface up: with
+/// the name servers that this machine was told of.
+pub(crate) fn command_line(address: Ipv4Addr) -> String {
+    let own = guard::role::cmdline_value("ip").map(BootConfig::parse);
+    let own = own.and_then(Result::ok).flatten();
+    let mask = Ipv4Addr::from_bits(!(u32::MAX >> network::PREFIX_LEN));
+    let mut text = format!("ip={address}::{}:{mask}::eth0:off", network::SUPERVISOR);
+    let servers = own.map(|own| own.name_servers).unwrap_or_default();
+    for server in servers.into_iter().flatten() {
+        let _ = write!(text, ":{server}");
+    }
+    text
+}
+
+/// Number of the supervisor's interface, which is made, with the thread, if there is none.
+fn uplink() -> Result<u32, Refused> {
+    let mut uplink = UPLINK.lock();
+    if let Some(index) = *uplink {
+        return Ok(index);
+    }
+    let host = HOST.get().ok_or(Refused::Unable)?;
+    let new = NewInterface {
+        name: INTERFACE,
+        link: LinkKind::Ethernet(mac_of(network::SUPERVISOR)),
+        mtu: network::MTU.into(),
+        max_mtu: network::MTU.into(),
+        queue_len: QUEUE_LEN,
+        has_carrier: true,
+    };
+    let unable = |what: &dyn core::fmt::Display| {
+        log::error!("{INTERFACE}: {what}: instances have no network");
+        Refused::Unable
+    };
+    let index = host
+        .add_interface(&new, Arc::new(Uplink))
+        .map_err(|error| unable(&error))?;
+    let begun = set_up(host).and_then(|()| {
+        let thread = task::spawn("network", None, move || serve(index));
+        let thread = thread.map_err(|_| String::from("no memory for its thread"))?;
+        thread.set_group(Group::Programs);
+        Ok(())
+    });
+    if let Err(what) = begun {
+        let _ = host.remove_interface(index);
+        return Err(unable(&what));
+    }
+    *uplink = Some(index);
+    Ok(index)
+}
+
+/// Gives the supervisor's interface its address.
+fn set_up(host: &Host) -> Result<(), String> {
+    let config = BootConfig {
+        address: network::SUPERVISOR,
+        prefix_len: network::PREFIX_LEN,
+        server: None,
+        gateway: None,
+        hostname: None,
+        device: Some(INTERFACE),
+        name_servers: [None; 2],
+    };
+    config.apply(host).map(drop)
+}
+
+/// The supervisor's end of its interface.
+struct Uplink;
+
+impl NetDevice for Uplink {
+    fn transmit(&self, frame: Frame) -> Result<(), FrameLost> {
+        let is_heard = {
+            let mut bridge = BRIDGE.lock();
+            let verdict = bridge.switch.judge(Source::Uplink, &frame.data);
+            bridge.forward(verdict, Source::Uplink, &frame.data)
+        };
+        ring_all();
+        is_heard.then_some(()).ok_or(FrameLost)
+    }
+}
+
+/// Interrupts the instances that want to be.
+fn ring_all() {
+    loop {
+        let Some(number) = BRIDGE.lock().next_to_ring() else {
+            return;
+        };
+        if let Some(instance) = crate::active_instance(number) {
+            instance.ring();
+        }
+    }
+}
+
+/// Main function of the thread that moves what instances send. It has the priority of an ordinary
+/// program: all instances together get no more of a busy CPU by it than one of those does.
+fn serve(uplink: u32) {
+    let mut frames = Vec::new();
+    loop {
+        WAKE.wait();
+        while round(uplink, &mut frames) {}
+    }
+}
+
+/// Gives each instance a turn. True if there is more to do.
+fn round(uplink: u32, frames: &mut Vec<Vec<u8>>) -> bool {
+    BRIDGE.lock().remove_gone();
+    let (mut last, mut more) = (0, false);
+    loop {
+        let next = BRIDGE.lock().next_after(last);
+        let Some(number) = next else {
+            return more;
+        };
+        let instance = crate::active_instance(number);
+        let _charge = instance.as_ref().map(|instance| instance.charge());
+        let turn = BRIDGE.lock().turn(number, frames);
+        ring_all();
+        for data in frames.drain(..) {
+            if let Some(host) = HOST.get() {
+                host.receive(uplink, Frame { data });
+            }
+        }
+        (last, more) = (number, more || turn == Left::Something);
+    }
+}
+
+impl Bridge {
+    /// Takes the ports away that nobody needs any more.
+    fn remove_gone(&mut self) {
+        let is_gone = |port: &Port<Card>| port.value.state.is_gone.load(Ordering::Acquire);
+        while let Some(number) = self.first(is_gone) {
+            self.switch.remove(number);
+        }
+    }
+
+    /// Number of the first port of which something is true.
+    fn first(&self, holds: impl Fn(&Port<Card>) -> bool) -> Option<u32> {
+        let mut ports = self.switch.ports();
+        ports.find(|port| holds(port)).map(Port::number)
+    }
+
+    /// The instance whose turn comes after that of another.
+    fn next_after(&self, last: u32) -> Option<u32> {
+        let numbers = self.switch.ports().map(Port::number);
+        numbers.filter(|number| *number > last).min()
+    }
+
+    /// Moves up to [`TURN`] frames of an instance; those for the supervisor go into `frames`.
+    fn turn(&mut self, number: u32, frames: &mut Vec<Vec<u8>>) -> Left {
+        let mut frame = core::mem::take(&mut self.frame);
+        if let Some(server) = self.server(number) {
+            server.follow();
+            let _ = server.want_frames(false);
+        }
+        let mut budget = TURN;
+        while budget > 0 {
+            let collected = self
+                .server(number)
+                .and_then(|server| server.collect(&mut frame));
+            match collected {
+                Some(Collected::Frame) => {
+                    let source = Source::Port(number);
+                    let verdict = self.switch.judge(source, &frame);
+                    if matches!(verdict, Verdict::Uplink | Verdict::All) {
+                        // Without memory it is lost, as on a wire.
+                        let copy = fallible::copy_of(&frame);
+                        let _ = copy.and_then(|copy| fallible::push(frames, copy));
+                    }
+                    self.forward(verdict, source, &frame);
+                    let heard = match verdict {
+                        Verdict::All => self.switch.ports().count(),
+                        _ => 1,
+                    };
+                    budget = budget.saturating_sub(heard);
+                }
+                Some(Collected::Lost) => {
+                    if let Some(port) = self.switch.port_mut(number) {
+                        port.counters.sent_lost += 1;
+                    }
+                    budget -= 1;
+                }
+                None => break,
+            }
+        }
+        self.frame = frame;
+        if let Some(port) = self.switch.port_mut(number) {
+            // What was taken is told of, and counted.
+            port.value.is_touched = true;
+        }
+        match self.server(number) {
+            Some(_) if budget == 0 => Left::Something,
+            Some(server) => server.want_frames(true),
+            None => Left::Nothing,
+        }
+    }
+
+    fn server(&mut self, number: u32) -> Option<&mut Server<NetworkPages>> {
+        self.switch.port_mut(number)?.value.server.as_mut()
+    }
+
+    /// Gives a frame to the instances that it is for. `false` if somebody had no room.
+    fn forward(&mut self, verdict: Verdict, source: Source, frame: &[u8]) -> bool {
+        let mut is_heard = true;
+        for port in self.switch.ports_mut() {
+            let is_for = match verdict {
+                Verdict::Port(number) => number == port.number(),
+                Verdict::All => source != Source::Port(port.number()),
+                Verdict::Refused | Verdict::Nobody | Verdict::Uplink => false,
+            };
+            if is_for {
+                is_heard &= deliver(port, frame);
+            }
+        }
+        is_heard
+    }
+
+    /// The next instance that wants to be interrupted for what was done with its queues; what is
+    /// known of those that were touched is brought up to date.
+    fn next_to_ring(&mut self) -> Option<u32> {
+        self.switch.ports_mut().find_map(|port| {
+            let wants = core::mem::take(&mut port.value.is_touched) && settle(port);
+            wants.then_some(port.number())
+        })
+    }
+}
+
+/// Gives a frame to an instance. `false` if it has no room.
+fn deliver(port: &mut Port<Card>, frame: &[u8]) -> bool {
+    let server = port.value.server.as_mut();
+    let is_given = server.is_some_and(|server| server.deliver(frame));
+    let counters = &mut port.counters;
+    if is_given {
+        counters.received += 1;
+        counters.received_bytes += frame.len() as u64;
+    } else {
+        counters.received_lost += 1;
+    }
+    port.value.is_touched = true;
+    is_given
+}
+
+/// Publishes what is known of a card, and tells whether its instance wants to be interrupted.
+fn settle(port: &mut Port<Card>) -> bool {
+    let (number, counters) = (port.number(), port.counters);
+    let card = &mut port.value;
+    let Some(server) = &mut card.server else {
+        return false;
+    };
+    let wants = server.must_interrupt();
+    let stopped = server.stopped();
+    if let Some(why) = stopped.filter(|_| card.stopped != stopped) {
+        card.stops += 1;
+        if card.stops.is_power_of_two() {
+            log::error!(
+                "instance {number}: its network is stopped until its driver resets it, for the \
+                 {} time: {why}",
+                card.stops
+            );
+        }
+    }
+    card.stopped = stopped;
+    *lock_briefly(&card.state.counters) = NetworkCounters {
+        sent: counters.sent,
+        sent_bytes: counters.sent_bytes,
+        received: counters.received,
+        received_bytes: counters.received_bytes,
+        sent_lost: counters.sent_lost,
+        received_lost: counters.received_lost,
+        refused: counters.refused,
+        stops: card.stops,
+        is_stopped: stopped.is_some().into(),
+    };
+    wants
+}
