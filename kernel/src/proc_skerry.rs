@@ -88,6 +88,10 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
                 fault.inject();
                 return Ok(());
             }
+            if name == "network-nonsense" {
+                drivers::window_net::offer_nonsense();
+                return Ok(());
+            }
             let fault = Fault::from_name(name).ok_or(Errno::EINVAL)?;
             faults::inject(fault_token()?, fault);
             Ok(())

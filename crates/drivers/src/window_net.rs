@@ -7,11 +7,11 @@ use core::sync::atomic::Ordering;
 
 use ::net::inet::Host;
 use abi::Network;
-use abi::network::{INTERRUPT_CONFIG, INTERRUPT_QUEUES};
+use abi::network::{INTERRUPT_CONFIG, INTERRUPT_QUEUES, QUEUE_SIZE};
 use guard::instance;
 use task::{Deadline, Event};
 use virtio::net::{Bell, WindowMemory, WindowTransport, window_memory};
-use virtqueue::Address;
+use virtqueue::{Address, Memory};
 
 use crate::net_interface::{add, free_name};
 use crate::virtio_net::{Interrupts, VirtioNet};
@@ -67,6 +67,41 @@ pub fn on_doorbell() {
     }
     if reasons & (INTERRUPT_CONFIG | INTERRUPT_QUEUES) != 0 {
         QUEUES.set();
+    }
+}
+
+/// Flags by which descriptors of a packed ring are available, in odd rounds and in even ones
+/// (virtio 1.3, section 2.8.1).
+const AVAILABLE: [u16; 2] = [1 << 7, 1 << 15];
+/// Looks at whether the supervisor has noticed.
+const NOTICE_LOOKS: u32 = 1000;
+
+/// Offers the supervisor buffers to send that are nowhere, as a hostile driver could, until it has
+/// had the card reset: for tests of the supervisor.
+pub fn offer_nonsense() {
+    let Some(pages) = instance::network() else {
+        return;
+    };
+    let memory = window_memory(pages);
+    let ring = pages.driver.queues[1].descriptors.load(Ordering::Relaxed);
+    let resets = || pages.driver.resets.load(Ordering::Relaxed);
+    let before = resets();
+    for flags in AVAILABLE {
+        let [low, high] = flags.to_le_bytes();
+        for n in 0..u64::from(QUEUE_SIZE) {
+            let mut descriptor = [0xff; 16];
+            descriptor[8..12].copy_from_slice(&64_u32.to_le_bytes());
+            descriptor[12..].copy_from_slice(&[n as u8, 0, low, high]);
+            let _ = memory.write(Address::new(ring + 16 * n), &descriptor);
+        }
+        guard::ipi::ring_peer();
+        let noticed = (0..NOTICE_LOOKS).any(|n| {
+            Doorbell.pause(n);
+            resets() != before
+        });
+        if noticed {
+            return;
+        }
     }
 }
 
