@@ -58,6 +58,34 @@ impl Checksum {
     }
 }
 
+/// A change of bytes that a checksum covers, by which it is made right without looking at the
+/// others (RFC 1624, equation 3). What was wrong stays wrong.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct ChecksumUpdate(u64);
+
+impl ChecksumUpdate {
+    /// Whole words have become others.
+    pub fn replace<const N: usize>(&mut self, old: [u8; N], new: [u8; N]) {
+        for word in old.as_chunks::<2>().0 {
+            self.0 += u64::from(!u16::from_be_bytes(*word));
+        }
+        for word in new.as_chunks::<2>().0 {
+            self.0 += u64::from(u16::from_be_bytes(*word));
+        }
+    }
+
+    /// The checksum after the change.
+    #[must_use]
+    pub fn apply(self, checksum: u16) -> u16 {
+        let mut sum = Checksum {
+            sum: self.0,
+            odd: false,
+        };
+        sum.add(&(!checksum).to_be_bytes());
+        sum.finish()
+    }
+}
+
 /// The checksum of bytes.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u16 {
@@ -84,6 +112,23 @@ mod tests {
             sum.add(first);
             sum.add(second);
             proptest::prop_assert_eq!(sum.finish(), checksum(&bytes));
+        }
+
+        /// The zero words of one's complement are told apart as by a sum over all, unless all is
+        /// zero.
+        #[test]
+        fn an_update_is_as_a_new_sum(
+            first in 1u8..,
+            mut bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 8..40),
+            new: [u8; 4],
+        ) {
+            bytes[7] = first;
+            let old = checksum(&bytes);
+            let before = [bytes[2], bytes[3], bytes[4], bytes[5]];
+            bytes[2..6].copy_from_slice(&new);
+            let mut update = ChecksumUpdate::default();
+            update.replace(before, new);
+            proptest::prop_assert_eq!(update.apply(old), checksum(&bytes));
         }
     }
 }

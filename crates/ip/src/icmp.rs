@@ -30,6 +30,8 @@ pub mod kind {
 
 /// Codes of [`kind::UNREACHABLE`].
 pub mod unreachable {
+    /// There is no route.
+    pub const NET: u8 = 0;
     /// The host does not answer.
     pub const HOST: u8 = 1;
     /// Nobody there speaks the protocol.
@@ -38,7 +40,12 @@ pub mod unreachable {
     pub const PORT: u8 = 3;
     /// The packet is too long and may not be cut (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
+    /// A route forbids it (RFC 1812, 5.2.7.1).
+    pub const PROHIBITED: u8 = 13;
 }
+
+/// The packet has made too many hops: a code of [`kind::TIME_EXCEEDED`].
+pub const HOP_LIMIT: u8 = 0;
 
 /// Not all fragments came in time: a code of [`kind::TIME_EXCEEDED`].
 pub const REASSEMBLY_TIME: u8 = 1;

@@ -1,5 +1,5 @@
 //! The Internet Protocol as pure logic: packets in and out of bytes, fragments, neighbours, routes,
-//! ICMP (`docs/ip.md`).
+//! ICMP, address translation (`docs/ip.md`, `docs/nat.md`).
 //!
 //! Nothing here knows a device, a clock, a lock or a random number: times and numbers are handed
 //! in, and what is to be sent is handed out. Memory is taken fallibly, and each table has a bound.
@@ -14,13 +14,14 @@ pub mod arp;
 mod checksum;
 pub mod icmp;
 pub mod ipv4;
+pub mod nat;
 pub mod neighbour;
 mod path_mtu;
 mod rate_limit;
 mod reassembly;
 pub mod route;
 
-pub use checksum::{Checksum, checksum};
+pub use checksum::{Checksum, ChecksumUpdate, checksum};
 pub use path_mtu::PathMtus;
 pub use rate_limit::RateLimit;
 pub use reassembly::{Expired, Fragment, Reassembled, Reassembly};
