@@ -98,12 +98,14 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         add_at_path(dir, &format!("fs/{}", limit.path), file);
     }
     for (number, sysctl) in namespaces::net().sysctls().all().enumerate() {
-        let file = pseudo::setting_file(
-            PseudoAttr::new(dev, 0o644),
-            move || with_net_sysctl(number, |sysctl| Ok(sysctl.text().into_bytes())),
-            move |text| with_net_sysctl(number, |sysctl| sysctl.set(text)),
-        );
-        add_at_path(dir, &format!("net/{}", sysctl.path()), file);
+        for path in [sysctl.path()].into_iter().chain(sysctl.alias()) {
+            let file = pseudo::setting_file(
+                PseudoAttr::new(dev, 0o644),
+                move || with_net_sysctl(number, |sysctl| Ok(sysctl.text().into_bytes())),
+                move |text| with_net_sysctl(number, |sysctl| sysctl.set(text)),
+            );
+            add_at_path(dir, &format!("net/{path}"), file);
+        }
     }
     for (name, show, set) in [RT_PERIOD, RT_RUNTIME] {
         let set = move |text: &[u8]| {

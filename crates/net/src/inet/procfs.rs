@@ -406,8 +406,8 @@ pub fn dev(stack: &InetStack) -> String {
     text
 }
 
-/// The text of `/proc/net/snmp`. But for TCP over interfaces, and connections that are open,
-/// nothing is counted.
+/// The text of `/proc/net/snmp`. IP, ICMP and TCP over interfaces are counted, and connections that
+/// are open.
 #[must_use]
 pub fn snmp(stack: &InetStack) -> String {
     const NAMES: [(&str, &str); 5] = [
@@ -443,12 +443,13 @@ pub fn snmp(stack: &InetStack) -> String {
         })
         .count();
     let tcp = stack.host().map(Host::tcp_counts);
+    let packets = stack.host().map(Host::packet_counts);
     let value = |group: &str, name: &str| match (group, name) {
         ("Tcp", "CurrEstab") => open as u64,
         ("Tcp", name) => tcp.map_or(0, |tcp| tcp.value(name)),
-        // It does not forward; packets go so far.
-        ("Ip", "Forwarding") => 2,
-        ("Ip", "DefaultTTL") => 64,
+        ("Ip", "Forwarding") => 2 - stack.core.sysctls.ip_forward.as_usize() as u64,
+        ("Ip", "DefaultTTL") => stack.core.sysctls.ip_default_ttl.as_usize() as u64,
+        ("Ip" | "Icmp", name) => packets.map_or(0, |counts| counts.value(group, name)),
         _ => 0,
     };
     let mut text = String::new();

@@ -222,6 +222,16 @@ impl UdpSocket {
         self.bind_table().bind(&socket, address, port)
     }
 
+    /// Binds a socket that is not used otherwise, so that nobody else has the port.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `ENOMEM`.
+    pub(super) fn keep_port(&self, at: SocketAddr) -> Result<()> {
+        let binding = self.bind_port(BindAddress::new(at.ip(), false), at.port())?;
+        self.state.lock().binding = Some(binding);
+        Ok(())
+    }
+
     /// The address that it is bound to, from now on with a port.
     fn autobind(&self) -> Result<SocketAddr> {
         let mut state = self.state.lock();

@@ -86,6 +86,12 @@ impl Sysctl {
         self.definition.path
     }
 
+    /// Another place below `/proc/sys/net` with the same number, if there is one.
+    #[must_use]
+    pub fn alias(&self) -> Option<&'static str> {
+        (self.definition.path == "ipv4/ip_forward").then_some("ipv4/conf/all/forwarding")
+    }
+
     /// The value with an index.
     fn value(&self, place: usize) -> i64 {
         self.values[place].load(Ordering::Relaxed)
@@ -186,13 +192,12 @@ impl Sysctl {
 }
 
 /// Sysctls that nothing here depends on.
-static STORED: [Definition; 11] = [
+static STORED: [Definition; 10] = [
     Definition::integer("core/netdev_max_backlog", 1000, 0, INT_MAX),
     Definition::integer("core/netdev_budget", 300, 0, INT_MAX),
     Definition::integer("core/busy_poll", 0, 0, INT_MAX),
     Definition::integer("core/busy_read", 0, 0, INT_MAX),
     Definition::boolean("core/tstamp_allow_data", 1),
-    Definition::boolean("ipv4/ip_forward", 0),
     Definition::integer("ipv4/ip_no_pmtu_disc", 0, 0, 3),
     Definition::boolean("ipv4/icmp_echo_ignore_broadcasts", 1),
     Definition::boolean("ipv4/tcp_slow_start_after_idle", 1),
@@ -260,6 +265,8 @@ sysctls! {
     ip_nonlocal_bind = Definition::boolean("ipv4/ip_nonlocal_bind", 0);
     /// The hop limit of packets.
     ip_default_ttl = Definition::integer("ipv4/ip_default_ttl", 64, 1, 255);
+    /// Whether packets of other hosts for other hosts are passed on.
+    ip_forward = Definition::boolean("ipv4/ip_forward", 0);
     /// Whether `::` does not take IPv4.
     bindv6only = Definition::boolean("ipv6/bindv6only", 0);
     /// Seconds of silence before the first keep-alive probe.

@@ -56,6 +56,13 @@ impl HostState {
         }
     }
 
+    /// Ends the flows that come from an address which this host has no more.
+    fn forget_outer(&mut self, address: IpAddr) {
+        if let IpAddr::V4(address) = address {
+            self.nat.forget_outer(address);
+        }
+    }
+
     fn remove_routes(&mut self, is_gone: impl Fn(&route::Route) -> bool, work: &mut Work) {
         while let Some(route) = self.routes.remove_where(&is_gone) {
             work.tell(Change::Route {
@@ -69,6 +76,13 @@ impl HostState {
     fn forget_link(&mut self, index: u32, is_gone: bool, work: &mut Work) {
         self.neighbours.forget_interface(index, is_gone);
         self.reassembly.forget_interface(index);
+        let addresses = self
+            .interfaces
+            .get(index)
+            .map(|one| one.shown.addresses.clone());
+        for address in addresses.iter().flat_map(|all| all.iter()) {
+            self.forget_outer(address.ip);
+        }
         self.remove_routes(|route| route.interface == index, work);
     }
 
@@ -300,6 +314,9 @@ impl Host {
             });
             let network = HostState::network_route(index, &address);
             let is_still_own = state.is_own(ip);
+            if !is_still_own {
+                state.forget_outer(ip.into());
+            }
             let is_gone = |route: &route::Route| {
                 Some(*route) == network || !is_still_own && route.source == Some(ip)
             };

@@ -5,10 +5,13 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use abi::errno::Errno;
 use ip::ipv4::{self, Header, Packet};
+use ip::nat::Tuple;
 use ip::neighbour::Key;
 use ip::{Fragment, Reassembled, arp, icmp};
 
 use super::Host;
+use super::counts::Counter;
+use super::forward::{ForwardTerms, Passed};
 use super::state::Class;
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::ip::{ICMP, UDP, UDP_HEADER, UDP_LITE};
@@ -21,12 +24,59 @@ const HOPS: u8 = 64;
 /// The type of service of errors (RFC 1812, 4.3.2.5; Linux).
 const ERROR_TOS: u8 = 0xc0;
 
-/// A packet that has come in whole, and what an error about it quotes.
-struct Whole<'a> {
-    header: Header,
+/// A packet that has come in whole, or a fragment of one that is not for this host, and what an
+/// error about it quotes.
+pub(super) struct Whole<'a> {
+    pub(super) header: Header,
     header_bytes: &'a [u8],
-    payload: &'a [u8],
-    class: Class,
+    pub(super) payload: &'a [u8],
+    pub(super) class: Class,
+}
+
+impl Whole<'_> {
+    pub(super) fn has_options(&self) -> bool {
+        self.header_bytes.len() > ipv4::HEADER
+    }
+}
+
+/// The kind of an ICMP error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Complaint {
+    kind: u8,
+    code: u8,
+    info: u32,
+}
+
+impl Complaint {
+    pub(super) const TIME_EXCEEDED: Self = Self {
+        kind: icmp::kind::TIME_EXCEEDED,
+        code: icmp::HOP_LIMIT,
+        info: 0,
+    };
+    const REASSEMBLY_TIME: Self = Self {
+        code: icmp::REASSEMBLY_TIME,
+        ..Self::TIME_EXCEEDED
+    };
+
+    pub(super) fn unreachable(code: u8) -> Self {
+        Self {
+            kind: icmp::kind::UNREACHABLE,
+            code,
+            info: 0,
+        }
+    }
+
+    fn is_too_long(self) -> bool {
+        self.kind == icmp::kind::UNREACHABLE && self.code == icmp::unreachable::FRAGMENTATION_NEEDED
+    }
+
+    /// A packet may not be cut, and the next link takes so many bytes only.
+    pub(super) fn too_long(mtu: usize) -> Self {
+        Self {
+            info: mtu.min(usize::from(u16::MAX)) as u32,
+            ..Self::unreachable(icmp::unreachable::FRAGMENTATION_NEEDED)
+        }
+    }
 }
 
 impl Host {
@@ -78,48 +128,120 @@ impl Host {
         bytes: &[u8],
         packet_type: u8,
     ) {
+        self.counts.count(Counter::InReceives);
         let Ok(packet) = Packet::parse(bytes) else {
+            self.counts.count(Counter::InHdrErrors);
             return self.count_error(interface.index);
         };
         let header = packet.header;
-        let class = {
+        let forwards = stack.core.sysctls.ip_forward.as_usize() != 0;
+        let (class, passes) = {
             let state = self.state.lock();
             let class = state.class(header.destination);
             let from_nobody = header.source.is_unspecified() && header.destination.is_broadcast();
             let believed = from_nobody
                 || ipv4::is_possible_source(header.source)
-                    && matches!(state.class(header.source), Class::Other);
+                    && matches!(state.class(header.source), Class::Other)
+                    && !state.is_disguised(header.source, interface.index);
             // What is sent to everybody on the link is for no single host (RFC 1122, 3.3.6).
-            let fits = packet_type == PACKET_HOST || class != Class::Own;
-            if believed && fits {
-                class
-            } else {
-                Class::Other
+            let is_single = packet_type == PACKET_HOST;
+            let fits = is_single || class != Class::Own;
+            if !believed || !fits {
+                return;
             }
+            if class == Class::Other && !(forwards && is_single) {
+                return self.counts.count(Counter::InAddrErrors);
+            }
+            let passes = match class {
+                Class::Other => true,
+                Class::Own => forwards && !state.nat.is_idle(),
+                Class::Broadcast | Class::Multicast => false,
+            };
+            // Ports are in the first fragment only.
+            let is_cut = header.is_fragment() && (class != Class::Other || !state.nat.is_idle());
+            (class, passes.then_some(is_cut))
         };
-        if class == Class::Other {
-            return;
-        }
+        let was_fragments = passes.unwrap_or(header.is_fragment());
         let mut whole = Whole {
             header,
             header_bytes: packet.header_bytes,
             payload: packet.payload,
             class,
         };
-        if !header.is_fragment() {
-            return self.deliver(stack, interface, &whole);
-        }
-        let fragment = Fragment {
-            packet,
-            interface: interface.index,
-        };
-        let now = self.now();
-        let result = self.with_state(|state, _| state.reassembly.arrive(now, &fragment));
-        if let Reassembled::Whole(payload) = result {
+        let payload;
+        if was_fragments {
+            let fragment = Fragment {
+                packet,
+                interface: interface.index,
+            };
+            let now = self.now();
+            self.counts.count(Counter::ReasmReqds);
+            let result = self.with_state(|state, _| state.reassembly.arrive(now, &fragment));
+            payload = match result {
+                Reassembled::Whole(joined) => joined,
+                Reassembled::Waits => return,
+                Reassembled::Overlap | Reassembled::Dropped => {
+                    return self.counts.count(Counter::ReasmFails);
+                }
+            };
+            self.counts.count(Counter::ReasmOKs);
             whole.header.offset = 0;
             whole.header.more_fragments = false;
             whole.payload = &payload;
+        }
+        if passes.is_none() || !self.pass_on(stack, interface, &whole, was_fragments) {
             self.deliver(stack, interface, &whole);
+        }
+    }
+
+    /// Passes a packet on, or says why not. Returns whether it is not for this host.
+    fn pass_on(
+        &self,
+        stack: &InetStack,
+        interface: &Interface,
+        packet: &Whole<'_>,
+        was_fragments: bool,
+    ) -> bool {
+        let [first, last] = stack.core.sysctls.ip_local_port_range.range();
+        let terms = ForwardTerms {
+            arrived_by: interface.index,
+            own_ports: first as u16..=last as u16,
+            was_fragments,
+        };
+        let now = self.now();
+        let passed = self.with_state(|state, work| state.pass_on(now, packet, &terms, work));
+        match passed {
+            Passed::Local => return false,
+            Passed::Sent => self.counts.count(Counter::ForwDatagrams),
+            Passed::Lost => {}
+            Passed::NoRoom => self.counts.count(Counter::InDiscards),
+            Passed::Refused(complaint) => {
+                if complaint == Complaint::TIME_EXCEEDED {
+                    self.counts.count(Counter::InHdrErrors);
+                } else if complaint.is_too_long() {
+                    self.counts.count(Counter::FragFails);
+                }
+                let quote = [packet.header_bytes, packet.payload];
+                self.complain_on_the_way(stack, complaint, &packet.header, &quote);
+            }
+        }
+        true
+    }
+
+    /// Tells the sender of a packet for somebody else that it goes no further.
+    fn complain_on_the_way(
+        &self,
+        stack: &InetStack,
+        complaint: Complaint,
+        header: &Header,
+        quote: &[&[u8]; 2],
+    ) {
+        // The address by which this host reaches the sender: one of the others it may not know.
+        let route = self.state.lock().route(self.now(), header.source, 0);
+        if let Ok(route) = route
+            && let IpAddr::V4(own) = route.source
+        {
+            self.complain(stack, own, complaint, header, quote);
         }
     }
 
@@ -127,14 +249,18 @@ impl Host {
     fn deliver(&self, stack: &InetStack, interface: &Interface, packet: &Whole<'_>) {
         let header = &packet.header;
         if Self::is_tcp(header, packet.class) {
+            self.counts.count(Counter::InDelivers);
             self.receive_tcp(stack, interface, header, packet.payload);
             if !stack.hears_raw_packets() {
                 return;
             }
         }
         let Ok(data) = fallible::copy_of(packet.payload) else {
-            return;
+            return self.counts.count(Counter::InDiscards);
         };
+        if header.protocol == ICMP {
+            self.counts.receive_icmp(packet.payload);
+        }
         let mut datagram = Datagram {
             from: SocketAddr::new(header.source.into(), 0),
             to: SocketAddr::new(header.destination.into(), 0),
@@ -155,19 +281,34 @@ impl Host {
                 return;
             }
         }
-        let code = match stack.deliver_packet(datagram) {
+        let result = stack.deliver_packet(datagram);
+        let is_unknown = result == Err(Errno::ENOPROTOOPT);
+        if is_unknown {
+            self.counts.count(Counter::InUnknownProtos);
+        } else if !Self::is_tcp(header, packet.class) {
+            self.counts.count(Counter::InDelivers);
+        }
+        let code = match result {
             Err(Errno::ECONNREFUSED) => icmp::unreachable::PORT,
             Err(Errno::ENOPROTOOPT) => icmp::unreachable::PROTOCOL,
             _ => return,
         };
         if packet.class == Class::Own {
             let quote = [packet.header_bytes, packet.payload];
-            self.complain(stack, icmp::kind::UNREACHABLE, code, &packet.header, &quote);
+            let complaint = Complaint::unreachable(code);
+            self.complain(stack, header.destination, complaint, header, &quote);
         }
     }
 
     /// Sends an ICMP error about a packet to its sender, unless there were too many.
-    fn complain(&self, stack: &InetStack, kind: u8, code: u8, header: &Header, quote: &[&[u8]; 2]) {
+    fn complain(
+        &self,
+        stack: &InetStack,
+        from: Ipv4Addr,
+        complaint: Complaint,
+        header: &Header,
+        quote: &[&[u8]; 2],
+    ) {
         let about = Packet {
             header: *header,
             header_bytes: quote[0],
@@ -179,10 +320,11 @@ impl Host {
         if !is_allowed {
             return;
         }
-        let Ok(message) = icmp::error_message(kind, code, 0, quote) else {
+        let Complaint { kind, code, info } = complaint;
+        let Ok(message) = icmp::error_message(kind, code, info, quote) else {
             return;
         };
-        self.send_icmp(stack, header.destination, to, message);
+        self.send_icmp(stack, from, to, message);
     }
 
     fn send_icmp(&self, stack: &InetStack, from: Ipv4Addr, to: Ipv4Addr, message: Vec<u8>) {
@@ -216,24 +358,45 @@ impl Host {
         let (head, _) = quote.split_at(quote.len() - payload.len());
         let is_ours = self.state.lock().class(header.destination) == Class::Own;
         if is_ours {
-            let (kind, code) = (icmp::kind::TIME_EXCEEDED, icmp::REASSEMBLY_TIME);
-            self.complain(stack, kind, code, &header, &[head, payload]);
+            let (from, quote) = (header.destination, [head, payload]);
+            self.complain(stack, from, Complaint::REASSEMBLY_TIME, &header, &quote);
         }
     }
 
-    /// Tells the socket that has sent a packet that its neighbour does not answer.
-    pub(super) fn report_unreachable(&self, stack: &InetStack, packet: &[u8]) {
-        if let Ok((header, payload)) = Header::parse_quoted(packet) {
+    /// Tells who has sent a packet that its neighbour does not answer: a socket, or another host.
+    pub(super) fn report_unreachable(&self, stack: &InetStack, mut packet: Vec<u8>) {
+        let Ok((header, payload)) = Header::parse_quoted(&packet) else {
+            return;
+        };
+        let (arrived, is_own) = {
+            let state = self.state.lock();
+            let left = Tuple::of(&header, payload).ok();
+            let arrived = left.and_then(|left| state.nat.arrived_as(&left));
+            (arrived, state.is_own(header.source))
+        };
+        if arrived.is_none() && is_own {
             let error = icmp::Error {
                 kind: icmp::kind::UNREACHABLE,
                 code: icmp::unreachable::HOST,
                 info: 0,
                 header,
                 payload,
-                quote: packet,
+                quote: &packet,
             };
             stack.handle_icmp_error(&error, header.source.into());
+            return;
         }
+        if let Some(arrived) = arrived
+            && arrived.write_packet(&mut packet).is_err()
+        {
+            return;
+        }
+        let Ok((header, payload)) = Header::parse_quoted(&packet) else {
+            return;
+        };
+        let quote = packet.split_at(packet.len() - payload.len());
+        let complaint = Complaint::unreachable(icmp::unreachable::HOST);
+        self.complain_on_the_way(stack, complaint, &header, &[quote.0, quote.1]);
     }
 
     /// ICMP says that packets to an address are too long.

@@ -3,8 +3,11 @@
 
 mod alarms;
 mod config;
+mod counts;
+mod forward;
 mod ifreq;
 mod input;
+mod nat;
 mod output;
 mod registry;
 mod state;
@@ -16,10 +19,12 @@ use core::net::{IpAddr, SocketAddr};
 
 use abi::errno::Errno;
 use alarms::Alarms;
+use counts::{Counter, PacketCounts};
 use fs::Result;
 pub(super) use ifreq::class_prefix_len;
 use ip::Nanos;
 use ip::ipv4::Header;
+use nat::KeptPorts;
 use output::{OutgoingPacket, transport_header};
 use state::{Class, ETH_P_ARP, HostState, OutgoingFrame, Work};
 use task::{Mutex, Once};
@@ -29,6 +34,7 @@ pub(super) use tcp::UnownedConnection;
 pub use self::state::Change;
 use super::datagram::Datagram;
 use super::frame::{self, ETH_P_IP};
+use super::ip::ICMP;
 use super::loopback::Loopback;
 use super::network::{Network, Route};
 use super::stack::InetStack;
@@ -58,6 +64,8 @@ pub struct Host {
     clock: fn() -> Nanos,
     alarms: Mutex<Alarms>,
     tcp: TcpLayer,
+    counts: Arc<PacketCounts>,
+    kept_ports: KeptPorts,
     this: Weak<Self>,
 }
 
@@ -86,13 +94,16 @@ impl Host {
     /// A host with the loop alone, and with a clock of its own: nanoseconds since some time before.
     #[must_use]
     pub fn with_clock(clock: fn() -> Nanos) -> Arc<Self> {
+        let counts = Arc::<PacketCounts>::default();
         Arc::new_cyclic(|this| Self {
-            state: Mutex::new(HostState::new()),
+            state: Mutex::new(HostState::new(counts.clone())),
             stack: Once::new(),
             listener: Once::new(),
             clock,
             alarms: Mutex::default(),
             tcp: TcpLayer::new(),
+            counts,
+            kept_ports: KeptPorts::default(),
             this: this.clone(),
         })
     }
@@ -208,6 +219,11 @@ impl Host {
         timer::schedule_timer(at.saturating_sub(now), Arc::new(HostTimer { host, at }));
     }
 
+    /// Counts of packets over interfaces.
+    pub(in crate::inet) fn packet_counts(&self) -> &PacketCounts {
+        &self.counts
+    }
+
     /// When [`Self::run_timers`] has something to do, if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
@@ -242,7 +258,7 @@ impl Host {
             }
         }
         if let Some(stack) = &stack {
-            for packet in &work.unreachable {
+            for packet in work.unreachable {
                 self.report_unreachable(stack, packet);
             }
             for quote in &work.expired {
@@ -273,6 +289,8 @@ impl Host {
         self.with_state(|state, work| {
             state.neighbours.tick(now);
             while let Some(expired) = state.reassembly.expire(now) {
+                self.counts.count(Counter::ReasmTimeout);
+                self.counts.count(Counter::ReasmFails);
                 let _ = fallible::push(&mut work.expired, expired.quote);
             }
         });
@@ -345,6 +363,9 @@ impl Network for Host {
             return Err(Errno::ENETUNREACH);
         };
         let transport = transport_header(&datagram)?;
+        if datagram.protocol == ICMP {
+            self.counts.send_icmp(&datagram.data);
+        }
         let packet = OutgoingPacket {
             interface: datagram.interface_index,
             header: Header {

@@ -10,6 +10,7 @@ use ip::ipv4::{self, Header};
 use ip::neighbour::{Key, Resolution};
 use ip::route::Kind;
 
+use super::counts::Counter;
 use super::state::{Class, HostState, Work, push_ethernet_header};
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::frame::{self, ETH_P_IP};
@@ -142,6 +143,18 @@ impl HostState {
         packet: &OutgoingPacket<'_>,
         work: &mut Work,
     ) -> Result<()> {
+        self.counts.count(Counter::OutRequests);
+        let result = self.send_own(now, packet, work);
+        if let Err(error) = result {
+            self.counts.count(match error {
+                Errno::EMSGSIZE => Counter::FragFails,
+                _ => Counter::OutDiscards,
+            });
+        }
+        result
+    }
+
+    fn send_own(&mut self, now: Nanos, packet: &OutgoingPacket<'_>, work: &mut Work) -> Result<()> {
         let to = packet.header.destination;
         let (hop, own, link_mtu) = self.next_hop(packet.interface, to)?;
         let length = packet.payload_len();
@@ -156,22 +169,59 @@ impl HostState {
         };
         let mut header = packet.header;
         header.id = self.next_id(to);
-        if length + ipv4::HEADER <= mtu {
-            header.dont_fragment = packet.discovery.forbids_fragments();
-            return self.send_piece(now, packet, (hop, own), &header, &packet.payload, work);
-        }
-        if packet.discovery.refuses_what_is_too_long() {
+        let fits = length + ipv4::HEADER <= mtu;
+        header.dont_fragment = fits && packet.discovery.forbids_fragments();
+        if !fits && packet.discovery.refuses_what_is_too_long() {
             return Err(Errno::EMSGSIZE);
+        }
+        self.send_pieces(now, packet, (hop, own), header, mtu, work)
+    }
+
+    /// Sends a packet that has its number, of another host's, in pieces if it has to be.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub(super) fn send_as_is(
+        &mut self,
+        now: Nanos,
+        packet: &OutgoingPacket<'_>,
+        work: &mut Work,
+    ) -> Result<()> {
+        let (hop, own, mtu) = self.next_hop(packet.interface, packet.header.destination)?;
+        let (header, mtu) = (packet.header, mtu as usize);
+        if header.dont_fragment && packet.payload_len() + ipv4::HEADER > mtu {
+            return Err(Errno::EMSGSIZE);
+        }
+        self.send_pieces(now, packet, (hop, own), header, mtu, work)
+    }
+
+    fn send_pieces(
+        &mut self,
+        now: Nanos,
+        packet: &OutgoingPacket<'_>,
+        next: (NextHop, ip::HardwareAddress),
+        header: Header,
+        mtu: usize,
+        work: &mut Work,
+    ) -> Result<()> {
+        let length = packet.payload_len();
+        if length + ipv4::HEADER <= mtu {
+            return self.send_piece(now, packet, next, &header, &packet.payload, work);
         }
         let mut whole = fallible::with_capacity(length).map_err(|_| Errno::ENOBUFS)?;
         for part in packet.payload {
             whole.extend_from_slice(part);
         }
         for (offset, more_fragments, piece) in ipv4::fragments(mtu, &whole) {
-            header.offset = offset;
-            header.more_fragments = more_fragments;
-            self.send_piece(now, packet, (hop, own), &header, &[piece, &[]], work)?;
+            let header = Header {
+                offset: header.offset + offset,
+                more_fragments: more_fragments || header.more_fragments,
+                ..header
+            };
+            self.send_piece(now, packet, next, &header, &[piece, &[]], work)?;
+            self.counts.count(Counter::FragCreates);
         }
+        self.counts.count(Counter::FragOKs);
         Ok(())
     }
 

@@ -4,10 +4,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
 
+use ip::nat::{self, Nat};
 use ip::neighbour::{self, Event, Key, Neighbour};
 use ip::route;
 use ip::{Nanos, PathMtus, RateLimit, Reassembly, arp};
 
+use super::counts::PacketCounts;
+use super::forward::FlowHash;
 use super::registry::{Registered, Registry};
 use crate::socket::interface::ETHERNET_HEADER_LEN;
 use crate::socket::{InterfaceAddress, NetDevice};
@@ -96,20 +99,27 @@ pub(super) struct HostState {
     pub(super) reassembly: Reassembly,
     pub(super) path_mtus: PathMtus,
     pub(super) rate_limit: RateLimit,
+    pub(super) counts: Arc<PacketCounts>,
+    pub(super) nat: Nat<FlowHash>,
+    pub(super) flow_hash: FlowHash,
+    /// Flows that were begun, or tried to be.
+    pub(super) flows_begun: u64,
     /// Numbers of packets, by destination, and what the places are found with.
     ids: [u16; ID_PLACES],
     id_secret: u32,
 }
 
 impl HostState {
-    pub(super) fn new() -> Self {
-        let mut random = [0; 16 + 2 * ID_PLACES];
+    pub(super) fn new(counts: Arc<PacketCounts>) -> Self {
+        let mut random = [0; 32 + 2 * ID_PLACES];
         fs::devfs::fill_random(&mut random);
         let word = |at: usize| {
             u32::from_ne_bytes([random[at], random[at + 1], random[at + 2], random[at + 3]])
         };
+        let key = [16, 24].map(|at| u64::from(word(at)) << 32 | u64::from(word(at + 4)));
+        let flow_hash = FlowHash::new(key);
         let mut ids = [0; ID_PLACES];
-        for (id, bytes) in ids.iter_mut().zip(random[16..].as_chunks::<2>().0) {
+        for (id, bytes) in ids.iter_mut().zip(random[32..].as_chunks::<2>().0) {
             *id = u16::from_ne_bytes(*bytes);
         }
         Self {
@@ -119,6 +129,10 @@ impl HostState {
             reassembly: Reassembly::default(),
             path_mtus: PathMtus::default(),
             rate_limit: RateLimit::new(word(8)),
+            counts,
+            nat: Nat::new(flow_hash.clone(), nat::MOST_FLOWS),
+            flow_hash,
+            flows_begun: 0,
             ids,
             id_secret: word(12),
         }

@@ -188,6 +188,16 @@ impl TcpSocket {
         Socket::new(self, options)
     }
 
+    /// Binds a socket that is not used otherwise, so that nobody else has the port.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `ENOMEM`.
+    pub(super) fn keep_port(&self, at: SocketAddr) -> Result<()> {
+        let binding = self.bind_port(BindAddress::new(at.ip(), false), at.port())?;
+        self.state.lock().binding = Some(binding);
+        Ok(())
+    }
+
     /// The TCP sockets of its stack.
     fn tables(&self) -> &TcpTables {
         &self.common.stack().tcp

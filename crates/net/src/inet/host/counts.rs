@@ -1,0 +1,157 @@
+//! Counts of packets of IP and messages of ICMP over interfaces, by the names of RFC 4293 and
+//! Linux' `/proc/net/snmp`.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use ip::icmp;
+use ip::icmp::kind;
+
+/// Declares counters: a name each, as Linux writes it.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A counter of IP.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(super) enum Counter {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Counter {
+            const ALL: [(Self, &str); [$(Self::$name),*].len()] =
+                [$((Self::$name, stringify!($name))),*];
+        }
+    };
+}
+
+counters! {
+    /// Packets that have come in.
+    InReceives,
+    /// Packets that were malformed, or had made too many hops.
+    InHdrErrors,
+    /// Packets for another host, while none are passed on.
+    InAddrErrors,
+    /// Packets that were passed on.
+    ForwDatagrams,
+    /// Packets of protocols that nobody listens to.
+    InUnknownProtos,
+    /// Packets that were lost for want of room.
+    InDiscards,
+    /// Packets that were given to their protocol.
+    InDelivers,
+    /// Packets of this host's.
+    OutRequests,
+    /// Packets of this host's that were lost for want of room.
+    OutDiscards,
+    /// Datagrams whose fragments did not all come in time.
+    ReasmTimeout,
+    /// Fragments that have come in.
+    ReasmReqds,
+    /// Datagrams that became whole.
+    ReasmOKs,
+    /// Fragments that were lost.
+    ReasmFails,
+    /// Packets that were cut.
+    FragOKs,
+    /// Packets that had to be cut and must not be.
+    FragFails,
+    /// Fragments that were made.
+    FragCreates,
+}
+
+/// Messages of ICMP of one way, by what they are.
+#[derive(Default)]
+struct Messages {
+    all: AtomicU64,
+    errors: AtomicU64,
+    wrong_checksums: AtomicU64,
+    /// By kind; none above are counted by Linux.
+    kinds: [AtomicU64; KINDS],
+}
+
+/// Kinds of messages that have counters.
+const KINDS: usize = 19;
+
+/// Counters.
+#[derive(Default)]
+pub(in crate::inet) struct PacketCounts {
+    ip: [AtomicU64; Counter::ALL.len()],
+    received: Messages,
+    sent: Messages,
+}
+
+fn add(counter: &AtomicU64, number: u64) {
+    counter.fetch_add(number, Ordering::Relaxed);
+}
+
+impl PacketCounts {
+    pub(super) fn count(&self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    pub(super) fn add(&self, counter: Counter, number: u64) {
+        add(&self.ip[counter as usize], number);
+    }
+
+    /// A message of ICMP has come in.
+    pub(super) fn receive_icmp(&self, message: &[u8]) {
+        add(&self.received.all, 1);
+        if ip::checksum(message) != 0 {
+            add(&self.received.wrong_checksums, 1);
+            add(&self.received.errors, 1);
+        } else if message.len() < icmp::HEADER {
+            add(&self.received.errors, 1);
+        } else {
+            self.received.count_kind(message);
+        }
+    }
+
+    /// A message of ICMP is sent.
+    pub(super) fn send_icmp(&self, message: &[u8]) {
+        add(&self.sent.all, 1);
+        self.sent.count_kind(message);
+    }
+
+    /// The value of a counter by its name; 0 of one that does not count.
+    pub(in crate::inet) fn value(&self, group: &str, name: &str) -> u64 {
+        if group == "Ip" {
+            let known = Counter::ALL.iter().find(|(_, known)| *known == name);
+            return known.map_or(0, |(counter, _)| {
+                self.ip[*counter as usize].load(Ordering::Relaxed)
+            });
+        }
+        match (name.strip_prefix("In"), name.strip_prefix("Out")) {
+            (Some(name), _) => self.received.value(name),
+            (_, Some(name)) => self.sent.value(name),
+            _ => 0,
+        }
+    }
+}
+
+impl Messages {
+    fn count_kind(&self, message: &[u8]) {
+        let kind = message.first().map(|kind| usize::from(*kind));
+        if let Some(counter) = kind.and_then(|kind| self.kinds.get(kind)) {
+            add(counter, 1);
+        }
+    }
+
+    fn value(&self, name: &str) -> u64 {
+        let kind = match name {
+            "Msgs" => return self.all.load(Ordering::Relaxed),
+            "Errors" => return self.errors.load(Ordering::Relaxed),
+            "CsumErrors" => return self.wrong_checksums.load(Ordering::Relaxed),
+            "DestUnreachs" => kind::UNREACHABLE,
+            "TimeExcds" => kind::TIME_EXCEEDED,
+            "ParmProbs" => kind::PARAMETER_PROBLEM,
+            "SrcQuenchs" => 4,
+            "Redirects" => 5,
+            "Echos" => kind::ECHO,
+            "EchoReps" => kind::ECHO_REPLY,
+            "Timestamps" => 13,
+            "TimestampReps" => 14,
+            "AddrMasks" => 17,
+            "AddrMaskReps" => 18,
+            _ => return 0,
+        };
+        self.kinds[usize::from(kind)].load(Ordering::Relaxed)
+    }
+}
