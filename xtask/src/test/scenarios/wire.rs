@@ -78,7 +78,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut checks = checks?;
     let seen = seen.map(|seen| {
         format!(
-            "{} answers, {} files, among {} frames of nonsense and {} SYNs",
+            "{} answers, {} files, a hop, among {} frames of nonsense and {} SYNs",
             seen.answers, seen.files, seen.nonsense, seen.syns
         )
     });

@@ -16,6 +16,8 @@ use super::segments::{self, Client, TCP};
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 1);
 /// An address that somebody has from when the peer has asked everything.
 pub const DONE: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 9);
+/// An address behind the machine, on its other wire.
+const BEYOND: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// The machine's address.
 pub const MACHINE: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 2);
 const PEER_MAC: Mac = [0x52, 0x54, 0, 0, 9, 1];
@@ -28,6 +30,7 @@ const ARP: u16 = 0x0806;
 const ICMP: u8 = 1;
 const REQUEST: u8 = 8;
 const REPLY: u8 = 0;
+const TIME_EXCEEDED: u8 = 11;
 
 /// Longest frame that the machine may send: 1,500 bytes and an Ethernet header.
 const LONGEST: usize = 1514;
@@ -52,6 +55,8 @@ pub struct Peer<'a> {
     question: Vec<u8>,
     /// The one who fetches a file.
     client: Option<Client>,
+    /// The machine has said that a packet for somebody behind it has made too many hops.
+    is_traced: bool,
     is_done: bool,
     random: u64,
     /// Set when the machine has ended.
@@ -84,6 +89,7 @@ impl<'a> Peer<'a> {
             answered: 0,
             question: Vec::new(),
             client: None,
+            is_traced: false,
             is_done: false,
             random: 0x9e37_79b9_7f4a_7c15,
             is_over,
@@ -124,6 +130,7 @@ impl<'a> Peer<'a> {
             seen.answers += 1;
         }
         self.fetch(machine, &mut seen)?;
+        self.trace(machine)?;
         self.is_done = true;
         while !self.is_ended() {
             self.turn(machine)?;
@@ -152,6 +159,23 @@ impl<'a> Peer<'a> {
             ensure!(!self.is_ended(), "the machine ended before it answered");
         }
         bail!("no answer to question {} of {len} bytes", self.asked);
+    }
+
+    /// Traces the way to somebody behind the machine, which is a router by now, and the first hop.
+    fn trace(&mut self, machine: &Path) -> Result<()> {
+        for _ in 0..TRIES {
+            let mac = self.machine.context("nobody is known")?;
+            let mut packet = ip(PEER, BEYOND, ICMP, &echo(REQUEST, 0, b"trace"));
+            packet[8] = 1;
+            seal(&mut packet);
+            self.send(machine, &ethernet(mac, IP, &packet))?;
+            while !self.is_traced && self.turn(machine)? {}
+            if self.is_traced {
+                return Ok(());
+            }
+            ensure!(!self.is_ended(), "the machine ended before it was traced");
+        }
+        bail!("the machine does not tell of a packet that has made too many hops");
     }
 
     fn send_packet(&self, machine: &Path, protocol: u8, payload: &[u8]) -> Result<()> {
@@ -307,6 +331,13 @@ impl<'a> Peer<'a> {
                 answer[2..4].copy_from_slice(&check.to_be_bytes());
                 let packet = ip(to, from, ICMP, &answer);
                 self.send(machine, &ethernet(source, IP, &packet))?;
+            }
+            TIME_EXCEEDED if to == PEER => {
+                ensure!(from == MACHINE, "a hop at {from}");
+                let quoted = packet.get(8..28).context("a short quote")?;
+                let ends = [PEER.octets(), BEYOND.octets()].concat();
+                ensure!(quoted[12..] == ends, "another packet is quoted");
+                self.is_traced = true;
             }
             REPLY if to == PEER && number == self.asked => {
                 ensure!(from == MACHINE, "an answer from {from}");
