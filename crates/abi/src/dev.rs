@@ -95,6 +95,9 @@ calls! {
     /// Gives a PCI function to a created instance, which has it from its start to its end. It is
     /// reset on the way in and out. If the call fails, `reason` says more.
     ADD_DEVICE = 22, AddDevice;
+    /// Leads a port of the machine to one of a created instance that has a network, until its end.
+    /// If the call fails, `reason` says more.
+    PUBLISH = 23, Publish;
 }
 
 /// `state`: it has CPUs and memory.
@@ -319,6 +322,14 @@ pub const REASON_NO_ADDRESS: u32 = 25;
 /// make its own interface.
 pub const REASON_NETWORK: u32 = 26;
 
+/// `reason` of a failed [`PUBLISH`]: the port is published for an instance (`owner`), or a program
+/// of the supervisor has it (`owner` is 0).
+pub const REASON_PORT: u32 = 27;
+/// `reason` of a failed [`PUBLISH`]: the instance has no network.
+pub const REASON_NO_NETWORK: u32 = 28;
+/// `reason` of a failed [`PUBLISH`]: the instance has as many as it may, [`MAX_PORTS`].
+pub const REASON_PORTS: u32 = 29;
+
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;
 /// `flags` of [`Create`]: threads of one core may be the instance's and those of others that have
@@ -389,6 +400,44 @@ pub struct AddDevice {
     pub owner: u32,
     /// Unused; zero.
     pub reserved: u32,
+}
+
+/// Most published ports of an instance.
+pub const MAX_PORTS: usize = 16;
+/// `protocol` of [`PublishedPort`]: TCP.
+pub const PROTOCOL_TCP: u32 = 6;
+/// `protocol` of [`PublishedPort`]: UDP.
+pub const PROTOCOL_UDP: u32 = 17;
+
+/// A port of the machine that leads to one of an instance.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct PublishedPort {
+    /// Address of the supervisor's at which the port is, as a number
+    /// ([`core::net::Ipv4Addr::to_bits`]); 0: all of them.
+    pub address: u32,
+    /// `PROTOCOL_*`.
+    pub protocol: u32,
+    /// The port.
+    pub port: u16,
+    /// Port of the instance that it leads to.
+    pub inner: u16,
+}
+
+/// See [`PUBLISH`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Publish {
+    /// The instance.
+    pub id: u32,
+    /// The port.
+    pub port: PublishedPort,
+    /// Out: `REASON_*`.
+    pub reason: u32,
+    /// Out: of a port that is published already, the instance's number.
+    pub owner: u32,
 }
 
 /// `kind` of [`Load`]: the archive (cpio, `newc`) its file system is made of.
@@ -509,11 +558,23 @@ pub struct Status {
     pub address: u32,
     /// Frames that have gone through its network; of one that has ended, as they were then.
     pub network: NetworkCounters,
+    /// Ports that are or were published for it.
+    pub ports: [PublishedPort; MAX_PORTS],
+    /// Number of these.
+    pub port_count: u32,
+    /// Unused; zero.
+    pub reserved: u32,
     /// Reason for the state, in words.
     pub detail: [u8; 128],
 }
 
 impl Status {
+    /// Ports that are or were published for the instance.
+    #[must_use]
+    pub fn ports(&self) -> &[PublishedPort] {
+        &self.ports[..MAX_PORTS.min(self.port_count as usize)]
+    }
+
     /// PCI functions that the instance has or had, as [`AddDevice`] names them.
     #[must_use]
     pub fn devices(&self) -> &[u32] {
@@ -813,7 +874,9 @@ const _: () = {
     assert!(size_of::<Create>() == 384);
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
-    assert!(size_of::<Status>() == 416 && size_of::<AddDevice>() == 24);
+    assert!(
+        size_of::<Status>() == 616 && size_of::<Publish>() == 24 && size_of::<AddDevice>() == 24
+    );
     assert!(size_of::<Resize>() == 56 && size_of::<Settle>() == 32);
     assert!(size_of::<Events>() == 8 && size_of::<Event>() == 104);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);

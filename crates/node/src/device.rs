@@ -10,8 +10,8 @@ use core::sync::atomic::AtomicU64;
 
 use abi::boot;
 use abi::dev::{
-    self, AddDevice, Attach, Create, Exec, Info, List, Load, Rename, Resize, Settle, Stats, Status,
-    Target, Wait,
+    self, AddDevice, Attach, Create, Exec, Info, List, Load, Publish, Rename, Resize, Settle,
+    Stats, Status, Target, Wait,
 };
 use abi::errno::Errno;
 use abi::exec;
@@ -103,6 +103,7 @@ impl FileOps for SkerryFile {
             dev::RENAME => rename(request),
             dev::EXEC => exec(request),
             dev::ADD_DEVICE => add_device(request),
+            dev::PUBLISH => publish(request),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -482,6 +483,18 @@ fn add_device(request: &IoctlRequest<'_>) -> Result<usize> {
     let added = find(call.id)?.add_device(&call);
     (call.reason, call.owner) = (dev::REASON_NONE, 0);
     let result = added.map_err(|refused| {
+        (call.reason, call.owner) = (refused.reason, refused.owner);
+        refused.errno
+    });
+    request.write(&call)?;
+    result.map(|()| 0)
+}
+
+fn publish(request: &IoctlRequest<'_>) -> Result<usize> {
+    let mut call: Publish = request.read()?;
+    let published = find(call.id)?.publish(&call.port);
+    (call.reason, call.owner) = (dev::REASON_NONE, 0);
+    let result = published.map_err(|refused| {
         (call.reason, call.owner) = (refused.reason, refused.owner);
         refused.errno
     });

@@ -8,6 +8,8 @@
 mod devices;
 mod exec;
 mod pausing;
+mod ports;
+mod refused;
 mod resizing;
 mod usage;
 
@@ -29,6 +31,7 @@ use guard::machine_check::BadPage;
 use guard::mem::{Scrub, Scrubbing};
 use guard::partition::{HaltProgress, HaltReport, Health, LoadError, Partition, quarantine};
 use guard::timer;
+pub(crate) use refused::Refused;
 use resizing::Resizing;
 pub(crate) use resizing::{Extent, Outcome, ResizeError, Wanted};
 use ring::{Consumer, LogReader, MessageWriter, Producer};

@@ -10,12 +10,15 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write as _;
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, SocketAddrV4};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::dev::NetworkCounters;
+use abi::dev::{self, NetworkCounters, PublishedPort};
+use abi::errno::Errno;
 use abi::network::{self, mac_of};
 use guard::partition::NetworkPages;
+use ip::nat::Protocol;
+use ip::route::Prefix;
 use net::inet::{BootConfig, Host};
 use net::{Frame, FrameLost, LinkKind, NetDevice, NewInterface};
 use switch::{AddError, Port, Source, Switch, Verdict};
@@ -53,6 +56,8 @@ struct PortState {
 
 /// An address in the network of instances, and the port there, until it is dropped or given back.
 pub(crate) struct Lease {
+    /// Number of the instance.
+    number: u32,
     address: Ipv4Addr,
     port: Arc<PortState>,
 }
@@ -68,8 +73,33 @@ impl Lease {
         *lock_briefly(&self.port.counters)
     }
 
-    /// Gives address and port back. The card's pages are let go a little later.
+    /// Leads a port of the machine to one of the instance, until the address is given back.
+    ///
+    /// # Errors
+    /// Why not; nothing was changed.
+    pub(crate) fn publish(&self, port: &PublishedPort) -> fs::Result<()> {
+        let protocol = match port.protocol {
+            dev::PROTOCOL_TCP => Protocol::Tcp,
+            dev::PROTOCOL_UDP => Protocol::Udp,
+            _ => return Err(Errno::EINVAL),
+        };
+        let host = HOST.get().ok_or(Errno::ENETDOWN)?;
+        let at = SocketAddrV4::new(Ipv4Addr::from_bits(port.address), port.port);
+        let to = SocketAddrV4::new(self.address, port.inner);
+        host.publish(protocol, at, to, self.number.into())
+    }
+
+    /// Gives address and port back, and takes back what was published. The card's pages are let go
+    /// a little later.
     pub(crate) fn give_back(&self) {
+        // Once: the address is somebody else's afterwards.
+        if self.port.is_gone.load(Ordering::Acquire) {
+            return;
+        }
+        if let Some(host) = HOST.get() {
+            host.withdraw(self.number.into());
+            host.forget(self.address);
+        }
         self.port.is_gone.store(true, Ordering::Release);
         WAKE.set();
     }
@@ -137,7 +167,11 @@ pub(crate) fn lease(number: u32, wanted: Option<Ipv4Addr>) -> Result<Lease, Refu
         stopped: None,
     };
     match bridge.switch.add(number, wanted, card) {
-        Ok(address) => Ok(Lease { address, port }),
+        Ok(address) => Ok(Lease {
+            number,
+            address,
+            port,
+        }),
         Err(AddError::Taken(owner)) => Err(Refused::Taken(owner)),
         Err(AddError::Foreign) => Err(Refused::Foreign),
         Err(AddError::Full | AddError::NoMemory) => Err(Refused::Unable),
@@ -189,12 +223,14 @@ fn uplink() -> Result<u32, Refused> {
     let index = host
         .add_interface(&new, Arc::new(Uplink))
         .map_err(|error| unable(&error))?;
-    let begun = set_up(host).and_then(|()| {
-        let thread = task::spawn("network", None, move || serve(index));
-        let thread = thread.map_err(|_| String::from("no memory for its thread"))?;
-        thread.set_group(Group::Programs);
-        Ok(())
-    });
+    let begun = set_up(host)
+        .and_then(|()| lead_outside(host))
+        .and_then(|()| {
+            let thread = task::spawn("network", None, move || serve(index));
+            let thread = thread.map_err(|_| String::from("no memory for its thread"))?;
+            thread.set_group(Group::Programs);
+            Ok(())
+        });
     if let Err(what) = begun {
         let _ = host.remove_interface(index);
         return Err(unable(&what));
@@ -215,6 +251,15 @@ fn set_up(host: &Host) -> Result<(), String> {
         name_servers: [None; 2],
     };
     config.apply(host).map(drop)
+}
+
+/// Has instances reach what the supervisor reaches, by its addresses.
+fn lead_outside(host: &Host) -> Result<(), String> {
+    let network = Prefix::of(network::SUPERVISOR, network::PREFIX_LEN);
+    let network = network.ok_or_else(|| String::from("its address is of no network"))?;
+    host.masquerade(network)
+        .and_then(|()| host.start_forwarding())
+        .map_err(|error| format!("cannot pass packets on: {error}"))
 }
 
 /// The supervisor's end of its interface.

@@ -13,6 +13,7 @@ use crate::instances::OnHang;
 use crate::metrics;
 use crate::networks::Network;
 use crate::pages::Shell;
+use crate::ports::Port;
 use crate::restart::Policy;
 
 /// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
@@ -28,6 +29,10 @@ pub struct Cli {
     pub(crate) command: AnyCommand,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one in a process, and it does not move"
+)]
 #[derive(Debug, Subcommand)]
 pub(crate) enum AnyCommand {
     #[command(flatten)]
@@ -233,6 +238,16 @@ pub(crate) struct What {
     /// Address that it has in that network [default: the lowest that is free]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) ip: Option<String>,
+    /// Lead a port of the machine to one of the instance (may be given several times)
+    ///
+    /// As with docker, but that both ports are to be given. It needs --net bridge, and is at all
+    /// addresses of the supervisor's but 127.0.0.1.
+    #[arg(
+        short = 'p',
+        long = "publish",
+        value_name = "[ADDRESS:]PORT:PORT[/udp]"
+    )]
+    pub(crate) ports: Vec<Port>,
     /// Root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
     #[arg(long, value_name = "DIR|TAR|CPIO")]
     pub(crate) rootfs: Option<PathBuf>,

@@ -140,6 +140,7 @@ fn request(what: What) -> Result<CreateOptions> {
     Ok(CreateOptions {
         address: networks::parse(what.ip.as_deref(), what.network)?,
         network: what.network,
+        ports: what.ports,
         memory: size::parse(&what.memory)?,
         name: what.name,
         cpus: what.cpus,

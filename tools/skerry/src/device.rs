@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use abi::dev::{self, AddDevice, Create, Exec, Info, Load, Resize, Settle, Stats, Status};
+use abi::dev::{self, AddDevice, Create, Exec, Info, Load, Publish, Resize, Settle, Stats, Status};
 
 /// Why an instance was not created. Nothing was changed.
 #[derive(Debug)]
@@ -139,6 +139,12 @@ pub trait Device {
     /// # Errors
     /// The call's, with a reason in `call`; nothing was changed.
     fn add_device(&self, call: &mut AddDevice) -> io::Result<()>;
+
+    /// Leads a port of the machine to one of a created instance.
+    ///
+    /// # Errors
+    /// The call's, with a reason in `call`; nothing was changed.
+    fn publish(&self, call: &mut Publish) -> io::Result<()>;
 
     /// Gives a created instance a part of its archive or its boot blob: `bytes` at `offset` of
     /// `total`.

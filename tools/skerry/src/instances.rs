@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::{CreateError, Device, LoadError};
 use crate::failure::{Context, Failure, Result, plain};
 use crate::networks::{self, Network};
+use crate::ports::{self, Port};
 use crate::rootfs::RootFs;
 use crate::{devices, names, show, size};
 
@@ -88,6 +89,9 @@ pub struct CreateOptions {
     /// Address in the network; one is given without.
     #[serde(default, rename = "ip")]
     pub address: Option<Ipv4Addr>,
+    /// Published ports.
+    #[serde(default)]
+    pub ports: Vec<Port>,
     /// Root file system; a copy of `/` without.
     pub rootfs: Option<PathBuf>,
     /// More environment: `NAME=value`, or `NAME` for this process's value.
@@ -306,6 +310,7 @@ pub fn create_as(
     let (id, name) = allocate(device, request, label, kernel, asked)?;
     let own_name = request.name.as_deref().unwrap_or(&name);
     let loaded = devices::add(device, id, &functions, request.unsafe_dma)
+        .and_then(|()| ports::publish(device, id, &request.ports))
         .and_then(|()| load(device, id, request, own_name, &rootfs));
     if let Err(failure) = loaded {
         // What was begun must not stay.

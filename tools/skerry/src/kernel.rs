@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use abi::dev::{
-    self, AddDevice, Attach, Create, Events, Exec, Info, List, Load, Rename, Resize, Settle, Stats,
-    Status, Target, Wait,
+    self, AddDevice, Attach, Create, Events, Exec, Info, List, Load, Publish, Rename, Resize,
+    Settle, Stats, Status, Target, Wait,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -142,6 +142,10 @@ impl Device for Kernel {
 
     fn add_device(&self, call: &mut AddDevice) -> io::Result<()> {
         self.call(dev::ADD_DEVICE, call).map(drop)
+    }
+
+    fn publish(&self, call: &mut Publish) -> io::Result<()> {
+        self.call(dev::PUBLISH, call).map(drop)
     }
 
     fn load(

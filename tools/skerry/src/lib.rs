@@ -25,6 +25,7 @@
 //! | [`trace`], [`chrome_trace`] | `trace`: recording, and the file it makes |
 //! | [`networks`] | networks of instances |
 //! | [`names`], [`size`] | names and sizes |
+//! | [`ports`] | published ports |
 //! | [`priority`] | before other programs |
 //! | [`pages`] | manual pages and completions, made of the command line |
 #![deny(unsafe_code)]
@@ -52,6 +53,7 @@ pub mod monitor;
 pub mod names;
 pub mod networks;
 pub mod pages;
+pub mod ports;
 pub mod priority;
 pub mod resize;
 pub mod restart;

@@ -15,7 +15,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use abi::boot::Boot;
-use abi::dev::{self, AddDevice, Create, Exec, ExecState, Info, Resize, Settle, Stats, Status};
+use abi::dev::{
+    self, AddDevice, Create, Exec, ExecState, Info, Publish, PublishedPort, Resize, Settle, Stats,
+    Status,
+};
 use abi::live::{Answer, Refusal, Verdict};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zerocopy::IntoBytes;
@@ -332,6 +335,32 @@ impl Device for Mock {
         status.devices[status.device_count as usize] = call.function;
         status.device_count += 1;
         status.device_flags |= call.flags;
+        Ok(())
+    }
+
+    fn publish(&self, call: &mut Publish) -> io::Result<()> {
+        self.fuse.step()?;
+        let mut state = self.state.borrow_mut();
+        let records = &mut state.records;
+        let overlaps = |port: &PublishedPort| {
+            (port.protocol, port.port) == (call.port.protocol, call.port.port)
+        };
+        let owner = records.iter().find(|record| {
+            !has_ended(&record.status) && record.status.ports().iter().any(overlaps)
+        });
+        if let Some(owner) = owner {
+            (call.reason, call.owner) = (dev::REASON_PORT, owner.status.id);
+            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+        }
+        let mut all = records.iter_mut();
+        let record = all.find(|record| record.status.id == call.id).unwrap();
+        let status = &mut record.status;
+        if status.address == 0 {
+            call.reason = dev::REASON_NO_NETWORK;
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        status.ports[status.port_count as usize] = call.port;
+        status.port_count += 1;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::instances::{has_ended, label};
 use crate::state::Record;
 use crate::stats::Usage;
-use crate::{devices, networks, size};
+use crate::{devices, networks, ports, size};
 
 /// An instance in `ls --json`. Memory in bytes, points in time in seconds since 1970.
 #[derive(Debug, Serialize)]
@@ -35,6 +35,8 @@ pub struct Instance<'a> {
     pub unsafe_dma: bool,
     /// Network of the instance, if it has one.
     pub network: Option<networks::Shown>,
+    /// Ports of the machine that lead to it, or did.
+    pub ports: Vec<String>,
     /// Trust mode of the instance.
     pub mode: &'static str,
     /// When it was created.
@@ -176,6 +178,7 @@ impl<'a> Instance<'a> {
             devices: devices::addresses(status).collect(),
             unsafe_dma: devices::is_unsafe(status),
             network: networks::shown(status),
+            ports: ports::all(status).map(String::from).collect(),
             mode: "cooperative",
             created: seconds(status.created_ns).unwrap_or(0.0),
             started: seconds(status.started_ns),
@@ -354,6 +357,13 @@ pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::R
             row.insert(4, cell);
         }
     }
+    if all.iter().any(|status| status.port_count > 0) {
+        let heading = std::iter::once("PORTS".into());
+        let shown = all.iter().map(|status| ports::shown(status));
+        for (row, cell) in rows.iter_mut().zip(heading.chain(shown)) {
+            row.insert(5, cell);
+        }
+    }
     if all.iter().any(|status| status.device_count > 0) {
         let shown = all.iter().map(|status| devices::shown(status));
         let heading = std::iter::once("DEVICES".into());
@@ -442,6 +452,7 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
         ("CPUs", all.instance.cpus.to_string()),
         ("memory", size::format(all.instance.memory)),
         ("devices", devices::shown(status)),
+        ("ports", ports::shown(status)),
         ("trust mode", all.instance.mode.into()),
         ("request to CPUs and memory taken", time(all.create_us)),
         ("start to first user instruction", time(all.boot_us)),

@@ -7,37 +7,10 @@ use abi::errno::Errno;
 use devices::{AssignError, Owner, PciDevice};
 use guard::partition::{self, MAX_FUNCTIONS};
 
-use super::Instance;
+use super::{Instance, Refused};
 use crate::brief::lock_briefly;
 
 const _: () = assert!(MAX_FUNCTIONS == dev::MAX_DEVICES);
-
-/// Reason why an instance does not get a function: as `REASON_*`, and the error of the call.
-pub(crate) struct Refused {
-    pub reason: u32,
-    pub errno: Errno,
-    /// The instance that has the function; else 0.
-    pub owner: u32,
-}
-
-impl From<Errno> for Refused {
-    fn from(errno: Errno) -> Self {
-        Self {
-            reason: dev::REASON_NONE,
-            errno,
-            owner: 0,
-        }
-    }
-}
-
-impl Refused {
-    fn new(reason: u32, errno: Errno) -> Self {
-        Self {
-            reason,
-            ..Self::from(errno)
-        }
-    }
-}
 
 impl From<AssignError> for Refused {
     fn from(error: AssignError) -> Self {

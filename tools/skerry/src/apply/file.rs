@@ -206,7 +206,8 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
             address: networks::parse(declared.ip.as_deref(), declared.net)
                 .map_err(|failure| place("ip", failure))?,
             network: declared.net,
-            // None: what takes an instance's place begins while that one has its devices.
+            // None: what takes an instance's place begins while that one has its ports and devices.
+            ports: Vec::new(),
             devices: Vec::new(),
             unsafe_dma: false,
             rootfs: declared.rootfs.map(|path| folder.join(path)),

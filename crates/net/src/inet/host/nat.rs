@@ -53,6 +53,16 @@ impl Host {
         result.map_err(|NoRoom| Errno::ENOSPC)
     }
 
+    /// Has packets pass from interface to interface, as a 1 in `net.ipv4.ip_forward` does.
+    ///
+    /// # Errors
+    /// `ENETDOWN` before there is a stack.
+    pub fn start_forwarding(&self) -> Result<()> {
+        let stack = self.stack.get().and_then(Weak::upgrade);
+        let stack = stack.ok_or(Errno::ENETDOWN)?;
+        stack.core.sysctls.ip_forward.set(b"1")
+    }
+
     /// Hides a network no more, and ends the flows of its hosts.
     pub fn stop_masquerade(&self, network: Prefix) {
         self.state.lock().nat.stop_masquerade(network);
