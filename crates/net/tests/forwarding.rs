@@ -331,18 +331,36 @@ fn routes_that_are_not_there_or_forbid_are_told_of() {
 }
 
 #[test]
-fn nothing_passes_unless_it_is_asked_for() {
+fn only_what_is_translated_passes_unless_forwarding_is_on() {
     let mut net = Net::new();
     net.nodes[ROUTER].set("ipv4/ip_forward", "0");
     net.publish(Protocol::Udp, 53, (FIRST, 53), 1).unwrap();
     let (client, server) = (net.nodes[FIRST].udp(5000), net.nodes[WORLD].udp(53));
-    let world = net.nodes[WORLD].address;
+    let service = net.nodes[FIRST].udp(53);
+    let (inside, world) = (net.nodes[FIRST].address, net.nodes[WORLD].address);
     send(&client, Some(&inet(world, 53)), b"out").unwrap();
+    net.settle();
+    assert_eq!(receive(&server).unwrap().0, b"out");
     send(&server, Some(&inet(PUBLIC, 53)), b"in").unwrap();
     net.settle();
+    assert_eq!(receive(&service).unwrap().0, b"in");
+    // By its own address, which is on the wire for once, it is reached by nobody.
+    net.hides = false;
+    net.nodes[WORLD].default_route(PUBLIC);
+    send(&server, Some(&inet(inside, 53)), b"in").unwrap();
+    net.settle();
+    assert_eq!(receive(&service), Err(Errno::EAGAIN));
+    // That something is translated has nothing else pass.
+    let mut net = Net::plain();
+    net.nodes[ROUTER].set("ipv4/ip_forward", "0");
+    let other = Prefix::of(Ipv4Addr::new(172, 16, 0, 0), 12).unwrap();
+    net.router().masquerade(other).unwrap();
+    let (client, server) = (net.nodes[FIRST].udp(5000), net.nodes[WORLD].udp(53));
+    send(&client, Some(&inet(world, 53)), b"out").unwrap();
+    net.settle();
     assert_eq!(receive(&server), Err(Errno::EAGAIN));
-    assert_eq!(receive(&client), Err(Errno::EAGAIN));
-    assert_eq!(net.nodes[ROUTER].count("Ip", "ForwDatagrams"), 0);
+    let count = |name| net.nodes[ROUTER].count("Ip", name);
+    assert_eq!((count("ForwDatagrams"), count("InAddrErrors")), (0, 1));
 }
 
 #[test]

@@ -258,8 +258,7 @@ fn lead_outside(host: &Host) -> Result<(), String> {
     let network = Prefix::of(network::SUPERVISOR, network::PREFIX_LEN);
     let network = network.ok_or_else(|| String::from("its address is of no network"))?;
     host.masquerade(network)
-        .and_then(|()| host.start_forwarding())
-        .map_err(|error| format!("cannot pass packets on: {error}"))
+        .map_err(|error| format!("cannot hide its network: {error}"))
 }
 
 /// The supervisor's end of its interface.

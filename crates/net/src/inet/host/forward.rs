@@ -52,6 +52,8 @@ pub(super) struct ForwardTerms {
     pub(super) own_ports: RangeInclusive<u16>,
     /// The packet was put together from fragments.
     pub(super) was_fragments: bool,
+    /// Packets pass that are not translated, too (`net.ipv4.ip_forward`).
+    pub(super) forwards: bool,
 }
 
 /// The fate of a packet that was to be passed on.
@@ -63,6 +65,8 @@ pub(super) enum Passed {
     Sent,
     /// The packet may not pass.
     Lost,
+    /// The packet is not translated, and others are not passed on.
+    NotForwarded,
     /// No room is left for the packet, or for its flow.
     NoRoom,
     /// The packet may not pass, and its sender is told.
@@ -152,6 +156,10 @@ impl HostState {
         let is_new = matches!(known, Translation::None);
         let hidden = self.nat.network_of(header.source);
         let entered = self.nat.network_of(to);
+        let hides = is_new && (hidden.is_some() && (published.is_some() || entered != hidden));
+        if is_new && published.is_none() && !hides && !terms.forwards {
+            return Err(Passed::NotForwarded);
+        }
         // Nobody enters a hidden network from elsewhere by itself.
         let enters = is_new && published.is_none() && entered.is_some() && entered != hidden;
         if enters || !can_pass(header.source) || !can_pass(to) || packet.has_options() {
@@ -167,7 +175,6 @@ impl HostState {
             return Err(Passed::Refused(Complaint::too_long(way.mtu)));
         }
         let comes_back = published.is_some() && way.interface == terms.arrived_by;
-        let hides = is_new && (hidden.is_some() && (published.is_some() || entered != hidden));
         let known = if published.is_some() || hides {
             let arriving = arriving.ok_or(Passed::Lost)?;
             let outer = (hides || comes_back)

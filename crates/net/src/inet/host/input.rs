@@ -149,12 +149,13 @@ impl Host {
             if !believed || !fits {
                 return;
             }
-            if class == Class::Other && !(forwards && is_single) {
+            let may_pass = forwards || !state.nat.is_idle();
+            if class == Class::Other && !(may_pass && is_single) {
                 return self.counts.count(Counter::InAddrErrors);
             }
             let passes = match class {
                 Class::Other => true,
-                Class::Own => forwards && !state.nat.is_idle(),
+                Class::Own => !state.nat.is_idle(),
                 Class::Broadcast | Class::Multicast => false,
             };
             // Ports are in the first fragment only.
@@ -207,6 +208,7 @@ impl Host {
             arrived_by: interface.index,
             own_ports: first as u16..=last as u16,
             was_fragments,
+            forwards: stack.core.sysctls.ip_forward.as_usize() != 0,
         };
         let now = self.now();
         let passed = self.with_state(|state, work| state.pass_on(now, packet, &terms, work));
@@ -214,6 +216,7 @@ impl Host {
             Passed::Local => return false,
             Passed::Sent => self.counts.count(Counter::ForwDatagrams),
             Passed::Lost => {}
+            Passed::NotForwarded => self.counts.count(Counter::InAddrErrors),
             Passed::NoRoom => self.counts.count(Counter::InDiscards),
             Passed::Refused(complaint) => {
                 if complaint == Complaint::TIME_EXCEEDED {

@@ -44,23 +44,13 @@ fn keep_port(stack: &Arc<InetStack>, protocol: Protocol, at: SocketAddrV4) -> Re
 
 impl Host {
     /// Hides a network: what its hosts send to others comes from an address of this host's. Doing
-    /// so again changes nothing. Packets pass only while `net.ipv4.ip_forward` is 1.
+    /// so again changes nothing. They pass whatever `net.ipv4.ip_forward` is.
     ///
     /// # Errors
     /// `ENOSPC` if there are too many, or no memory.
     pub fn masquerade(&self, network: Prefix) -> Result<()> {
         let result = self.state.lock().nat.masquerade(network);
         result.map_err(|NoRoom| Errno::ENOSPC)
-    }
-
-    /// Has packets pass from interface to interface, as a 1 in `net.ipv4.ip_forward` does.
-    ///
-    /// # Errors
-    /// `ENETDOWN` before there is a stack.
-    pub fn start_forwarding(&self) -> Result<()> {
-        let stack = self.stack.get().and_then(Weak::upgrade);
-        let stack = stack.ok_or(Errno::ENETDOWN)?;
-        stack.core.sysctls.ip_forward.set(b"1")
     }
 
     /// Hides a network no more, and ends the flows of its hosts.
