@@ -119,7 +119,7 @@ pub(crate) enum Command {
     /// A new picture each second, as `docker stats`. Other than there, LIMIT is the memory that the
     /// instance has, STREAM I/O what went through its standard streams (in / out), INTERRUPTS what
     /// its CPUs took since its start, SUPERVISOR the CPU time that the supervisor has spent on it,
-    /// and THREADS are those of its programs. Figures are the instance's own word.
+    /// and THREADS are those of its programs. Figures are the instance's own word, but NET I/O.
     Stats(Stats),
     /// Connect to the program of a running instance
     Attach(Attach),

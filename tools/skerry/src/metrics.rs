@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{self, has_ended, label};
 use crate::show::{Instance, Resources};
-use crate::stats;
+use crate::{networks, stats};
 
 /// The content type of the format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -164,6 +164,21 @@ fn usage(text: &mut Document, all: &[Status], used: &[Stats]) {
         ] {
             let labels = [("name", name), ("stream", stream)];
             text.value("skerry_instance_stream_bytes_total", &labels, bytes as f64);
+        }
+    }
+    text.counter(
+        "skerry_instance_network_bytes_total",
+        "Bytes that an instance's network card was given, and has sent.",
+    );
+    for status in all.iter().filter(|s| networks::address(s).is_some()) {
+        let counters = &status.network;
+        for (direction, bytes) in [
+            ("received", counters.received_bytes),
+            ("sent", counters.sent_bytes),
+        ] {
+            let labels = [("name", label(status)), ("direction", direction)];
+            let name = "skerry_instance_network_bytes_total";
+            text.value(name, &labels, bytes as f64);
         }
     }
     let counters: [Figure; 4] = [

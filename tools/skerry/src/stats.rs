@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::failure::{Context, Result};
 use crate::instances::{self, label};
 use crate::streams::Signals;
-use crate::{show, size};
+use crate::{networks, show, size};
 
 /// Time from one picture to the next, as docker has it.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -99,6 +99,10 @@ struct Row<'a> {
     memory: u64,
     /// CPU time since the picture before, in percent of one CPU.
     cpu_percent: f64,
+    /// Bytes that its network card was given; `null` without a network.
+    net_received_bytes: Option<u64>,
+    /// Bytes that its network card has sent; likewise.
+    net_sent_bytes: Option<u64>,
     #[serde(flatten)]
     usage: Usage,
 }
@@ -109,6 +113,7 @@ impl<'a> Row<'a> {
         let busy = |stats: &Stats| stats.user_ns + stats.system_ns;
         let used = busy(now).saturating_sub(busy(before)) as f64;
         let percent = used / passed.as_nanos().max(1) as f64 * 100.0;
+        let has_network = networks::address(status).is_some();
         Self {
             name: label(status),
             id: status.id,
@@ -116,6 +121,8 @@ impl<'a> Row<'a> {
             cpus: status.cpus,
             memory: status.mem,
             cpu_percent: (percent * 100.0).round() / 100.0,
+            net_received_bytes: has_network.then_some(status.network.received_bytes),
+            net_sent_bytes: has_network.then_some(status.network.sent_bytes),
             usage: Usage::new(now),
         }
     }
@@ -133,6 +140,12 @@ impl<'a> Row<'a> {
                 size::format(self.memory)
             ),
             or_none(percent.map(|percent| format!("{percent:.2}%"))),
+            match (self.net_received_bytes, self.net_sent_bytes) {
+                (Some(received), Some(sent)) => {
+                    format!("{} / {}", size::format(received), size::format(sent))
+                }
+                _ => "--".into(),
+            },
             format!(
                 "{} / {}",
                 size::format(self.usage.input_bytes),
@@ -208,6 +221,7 @@ fn print(rows: &[Row<'_>], json: bool, out: &mut dyn Write) -> io::Result<()> {
         "CPU %",
         "MEM USAGE / LIMIT",
         "MEM %",
+        "NET I/O",
         "STREAM I/O",
         "INTERRUPTS",
         "SUPERVISOR",
@@ -302,12 +316,18 @@ mod tests {
                 "75.00%",
                 "16 MiB / 64 MiB",
                 "25.00%",
+                "--",
                 "10 B / 2 KiB",
                 "7",
                 "1.5 ms",
                 "3"
             ]
         );
+        let mut connected = status;
+        connected.address = 1;
+        connected.network.received_bytes = 2048;
+        let row = Row::new(&connected, &before, &now, Duration::from_secs(2));
+        assert_eq!(row.cells()[4], "2 KiB / 0 B");
         let unknown = Stats { answered: 0, ..now };
         let row = Row::new(&status, &unknown, &unknown, Duration::from_secs(1));
         assert_eq!(row.cells()[1..4], ["0.00%", "-- / 64 MiB", "--"]);

@@ -12,6 +12,7 @@ use crate::arguments::Smt;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{CreateOptions, OnHang};
 use crate::networks::Network;
+use crate::ports::Port;
 use crate::restart::Policy;
 use crate::{names, networks, size};
 
@@ -59,6 +60,11 @@ struct Declared {
     net: Network,
     /// Address in the network; the lowest that is free without.
     ip: Option<String>,
+    /// Ports of the machine that lead to the instance's, `[ADDRESS:]PORT:PORT[/udp]`; they need a
+    /// network.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    ports: Vec<Port>,
     /// Policy for its end.
     #[serde(default)]
     #[schemars(
@@ -194,6 +200,9 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
         if declared.kernel_args.len() > 255 {
             return wrong("kernel_args", "it is longer than 255 bytes");
         }
+        if !declared.ports.is_empty() && declared.net == Network::None {
+            return wrong("ports", "they need a network: net = \"bridge\"");
+        }
         if declared.cpus == 0 {
             return wrong("cpus", "an instance needs a CPU");
         }
@@ -206,8 +215,8 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
             address: networks::parse(declared.ip.as_deref(), declared.net)
                 .map_err(|failure| place("ip", failure))?,
             network: declared.net,
-            // None: what takes an instance's place begins while that one has its ports and devices.
-            ports: Vec::new(),
+            ports: declared.ports,
+            // None: what takes an instance's place begins while that one has its devices.
             devices: Vec::new(),
             unsafe_dma: false,
             rootfs: declared.rootfs.map(|path| folder.join(path)),
