@@ -914,7 +914,7 @@ mod tests {
     #[test]
     fn calls_are_encoded_as_linux_does() {
         assert_eq!(START, 0xc008_6b04);
-        assert_eq!(CREATE, 0xc178_6b02);
+        assert_eq!(CREATE, 0xc180_6b02);
         let numbers = CALLS.iter().map(|call| call & 0xff);
         assert!(numbers.eq(1..=CALLS.len() as u32));
     }

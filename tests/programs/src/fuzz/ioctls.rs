@@ -20,8 +20,19 @@ use crate::checked;
 const THREADS: u64 = 3;
 /// Time limit for what was made to go.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes of the longest argument, and then some.
-const ROOM: usize = 512;
+/// Bytes of the longest argument, which the calls' codes tell, and then some: the kernel overwrote
+/// what was behind when an argument had grown beyond a number that stood here.
+const ROOM: usize = {
+    let (mut longest, mut n) = (0, 0);
+    while n < dev::CALLS.len() {
+        let bytes = (dev::CALLS[n] >> 16 & 0x3fff) as usize;
+        if bytes > longest {
+            longest = bytes;
+        }
+        n += 1;
+    }
+    longest.next_multiple_of(8) + 64
+};
 
 /// Parts of archives and descriptions of programs: bytes that are neither.
 static BYTES: [u8; 8192] = [b'0'; 8192];
