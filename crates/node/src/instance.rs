@@ -79,7 +79,7 @@ pub(crate) struct Instance {
     /// its rings.
     pub(crate) programs_changed: PollQueue,
     on_hang: OnHang,
-    /// Its address and port, if it has a network.
+    /// Address and port in the network of instances, if the instance has a network.
     network: Option<Lease>,
     halt_wanted: AtomicBool,
     /// Somebody waits for the end.

@@ -129,8 +129,6 @@ struct Card {
     server: Option<Server<NetworkPages>>,
     /// Something was done with the queues since the instance was last told.
     is_touched: bool,
-    /// Times that the card was stopped.
-    stops: u32,
     stopped: Option<Stopped>,
 }
 
@@ -163,7 +161,6 @@ pub(crate) fn lease(number: u32, wanted: Option<Ipv4Addr>) -> Result<Lease, Refu
         state: port.clone(),
         server: None,
         is_touched: false,
-        stops: 0,
         stopped: None,
     };
     match bridge.switch.add(number, wanted, card) {
@@ -437,34 +434,26 @@ fn deliver(port: &mut Port<Card>, frame: &[u8]) -> bool {
 
 /// Publishes what is known of a card, and tells whether its instance wants to be interrupted.
 fn settle(port: &mut Port<Card>) -> bool {
-    let (number, counters) = (port.number(), port.counters);
+    let number = port.number();
     let card = &mut port.value;
     let Some(server) = &mut card.server else {
         return false;
     };
     let wants = server.must_interrupt();
     let stopped = server.stopped();
+    let counters = &mut port.counters;
     if let Some(why) = stopped.filter(|_| card.stopped != stopped) {
-        card.stops += 1;
-        if card.stops.is_power_of_two() {
+        counters.stops += 1;
+        if counters.stops.is_power_of_two() {
             log::error!(
                 "instance {number}: its network is stopped until its driver resets it, for the \
                  {} time: {why}",
-                card.stops
+                counters.stops
             );
         }
     }
     card.stopped = stopped;
-    *lock_briefly(&card.state.counters) = NetworkCounters {
-        sent: counters.sent,
-        sent_bytes: counters.sent_bytes,
-        received: counters.received,
-        received_bytes: counters.received_bytes,
-        sent_lost: counters.sent_lost,
-        received_lost: counters.received_lost,
-        refused: counters.refused,
-        stops: card.stops,
-        is_stopped: stopped.is_some().into(),
-    };
+    counters.is_stopped = stopped.is_some().into();
+    *lock_briefly(&card.state.counters) = *counters;
     wants
 }

@@ -35,38 +35,20 @@ use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 
 use abi::descriptor::MAX_CPUS;
+use abi::dev::NetworkCounters;
 use abi::network::{self, mac_of};
 pub use frame::sends_as;
 
 /// Ports that there may be, beside the uplink: an instance has a CPU at least.
 pub const MOST_PORTS: usize = MAX_CPUS;
 
-/// Frames and bytes that went through a port, and frames that did not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Frames of the port that went on.
-    pub sent: u64,
-    /// Bytes of these.
-    pub sent_bytes: u64,
-    /// Frames that were given to the port.
-    pub received: u64,
-    /// Bytes of these.
-    pub received_bytes: u64,
-    /// Frames of the port that nobody has heard: they were for nobody, or nothing that is a frame.
-    pub sent_lost: u64,
-    /// Frames for which the port had no room.
-    pub received_lost: u64,
-    /// Frames that the port was not to send: in the name of others, or of other protocols.
-    pub refused: u64,
-}
-
 /// A port, with what its owner keeps there.
 #[derive(Debug)]
 pub struct Port<T> {
     number: u32,
     address: Ipv4Addr,
-    /// Counters of the port.
-    pub counters: Counters,
+    /// Frames that went through the port, and that did not.
+    pub counters: NetworkCounters,
     /// The owner's own.
     pub value: T,
 }
@@ -223,7 +205,7 @@ impl<T> Switch<T> {
         let port = Port {
             number,
             address,
-            counters: Counters::default(),
+            counters: NetworkCounters::default(),
             value,
         };
         fallible::push(&mut self.ports, port).map_err(|_| AddError::NoMemory)?;

@@ -141,9 +141,9 @@ fn nobody_sends_as_another() {
         );
     }
     let counters = switch.port(7).unwrap().counters;
-    let refused = Counters {
+    let refused = NetworkCounters {
         refused: wrong.len() as u64,
-        ..Counters::default()
+        ..NetworkCounters::default()
     };
     assert_eq!(counters, refused);
 }

@@ -582,7 +582,7 @@ pub(crate) struct Cp {
     /// A file or directory: NAME:PATH in an instance, PATH here, `-` an archive
     #[arg(value_name = "FROM", allow_hyphen_values = true)]
     pub(crate) from: String,
-    /// Where it goes
+    /// Place of the copy: a file or directory, likewise, or `-`
     #[arg(value_name = "TO", allow_hyphen_values = true)]
     pub(crate) to: String,
 }

@@ -58,9 +58,9 @@ impl State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Direction {
-    /// As the first one.
+    /// From who began the flow.
     Original,
-    /// The other one.
+    /// To who began the flow.
     Reply,
 }
 
