@@ -189,8 +189,8 @@ fn append(
     Ok(size)
 }
 
-/// Reader of as many bytes of a file as its header in an archive says: a file that grows is cut, one
-/// that has become shorter is an error.
+/// Reader of as many bytes of a file as its header in an archive says: a file that grows is cut,
+/// one that has become shorter is an error.
 struct Whole {
     file: File,
     left: u64,
