@@ -21,6 +21,7 @@ pub const CHECKS: &[(&str, Check)] = &[
         children_nobody_waits_for,
     ),
     ("job-control-no-news-of-stops", no_news_of_stops),
+    ("job-control-the-signal-of-an-end", the_signal_of_an_end),
     ("job-control-death-of-a-parent", death_of_a_parent),
     ("job-control-groups-and-sessions", groups_and_sessions),
     (
@@ -342,6 +343,45 @@ fn children_nobody_waits_for() -> Result<()> {
                 "waiting for a child that goes by itself",
             )
         })?;
+    }
+    Ok(())
+}
+
+/// Who is told by `wait(2)` that a child has ended has been sent `SIGCHLD`: two views of one event,
+/// which a parent that asks all the time must not see apart.
+fn the_signal_of_an_end() -> Result<()> {
+    const ROUNDS: usize = 300;
+    // SAFETY: a set on the stack, which is blocked in this thread.
+    let chld = unsafe {
+        let mut set: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        checked(libc::pthread_sigmask(
+            libc::SIG_BLOCK,
+            &set,
+            ptr::null_mut(),
+        ))?;
+        set
+    };
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    for _ in 0..ROUNDS {
+        let pid = fork(|| 3)?;
+        let mut status = 0;
+        // SAFETY: the word is valid.
+        while checked(unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) })? == 0 {
+            // Where there is one processor only, the child needs it.
+            thread::yield_now();
+        }
+        ensure!(status == 3 << 8, "status {status:#x} of an end");
+        // SAFETY: a set, no information, a time.
+        let signal = unsafe { libc::sigtimedwait(&chld, ptr::null_mut(), &now) };
+        ensure!(
+            signal == libc::SIGCHLD,
+            "a child was waited for, and its signal is not there"
+        );
     }
     Ok(())
 }

@@ -103,6 +103,8 @@ pub struct Process {
     pub(crate) signal_sent: PollQueue,
     /// Pollers and threads that wait for its end, when it can be waited for.
     pub(crate) exit_waiters: PollQueue,
+    /// Unset from when its end can be waited for until its parent has been sent the signal.
+    pub(crate) exit_announced: AtomicBool,
     pub(crate) limits: Mutex<Rlimits>,
     cred: Mutex<Arc<Credentials>>,
     pub(crate) image: Mutex<ProcessImage>,
@@ -179,6 +181,7 @@ impl Process {
             tasks_changed: Condvar::new(),
             signal_sent: PollQueue::new(),
             exit_waiters: PollQueue::new(),
+            exit_announced: AtomicBool::new(true),
             limits: Mutex::new(new.limits),
             cred: Mutex::new(new.cred),
             image: Mutex::new(new.image),
@@ -446,6 +449,15 @@ impl Process {
             let parent = process_table::record_stop(self.pid, None);
             self.resumed.wake_all();
             notify_parent(parent, self, sys::CLD_CONTINUED as i32, sys::SIGCONT as i32);
+        }
+    }
+
+    /// Waits until the parent has been sent the signal of an end that was found. That is soon: its
+    /// sender holds no lock, and is not stopped before.
+    pub(crate) fn wait_until_announced(&self) {
+        let sent = || self.exit_announced.load(Ordering::SeqCst).then_some(());
+        if sent().is_none() {
+            self.exit_waiters.wait_uninterruptible(sent);
         }
     }
 

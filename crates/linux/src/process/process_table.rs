@@ -443,8 +443,11 @@ pub(crate) fn is_subreaper(pid: Pid) -> bool {
 /// Processes and groups that have to be told about the end of a process. In lists of small pieces,
 /// as [`Children`].
 #[derive(Default)]
-pub(crate) struct ExitEffects {
+pub(crate) struct ExitEffects<'a> {
+    /// The parent, to be told before `announcement` is dropped.
     pub(crate) parent: Option<Arc<Process>>,
+    /// None if a tracer is told first.
+    pub(crate) announcement: Option<ExitAnnouncement<'a>>,
     /// Children, which have a new parent.
     pub(crate) reparented: LinkedList<Arc<Process>>,
     /// Groups with stopped members whom nobody can continue now.
@@ -453,9 +456,29 @@ pub(crate) struct ExitEffects {
     pub(crate) new_reaper: Option<Arc<Process>>,
 }
 
+/// The time between an end that `wait(2)` can find and its signal. Made under the table's lock, and
+/// dropped when the signal has been sent: until then `wait(2)` does not return with that end. So who
+/// is told by it has the signal, as on Linux, where one lock is held over both.
+#[must_use = "the signal is to be sent before it is dropped"]
+pub(crate) struct ExitAnnouncement<'a>(&'a Process);
+
+impl<'a> ExitAnnouncement<'a> {
+    fn new(process: &'a Process) -> Self {
+        process.exit_announced.store(false, Ordering::SeqCst);
+        Self(process)
+    }
+}
+
+impl Drop for ExitAnnouncement<'_> {
+    fn drop(&mut self) {
+        self.0.exit_announced.store(true, Ordering::SeqCst);
+        self.0.exit_waiters.notify();
+    }
+}
+
 /// Makes a process that has ended a zombie, which waits for its parent unless that does not want to
 /// know; its children become those of the nearest subreaper, or of process 1.
-pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEffects {
+pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEffects<'_> {
     let mut effects = ExitEffects::default();
     let pid = process.pid();
     let mut reaped = LinkedList::new();
@@ -515,14 +538,18 @@ pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEff
         .parent
         .as_ref()
         .is_none_or(|parent| parent.sighand().reaps_children());
-    if unwanted && !held {
-        reaped.extend(table.reap(pid));
+    if !held {
+        effects.announcement = Some(ExitAnnouncement::new(process));
+        if unwanted {
+            reaped.extend(table.reap(pid));
+        }
     }
     effects
 }
 
 /// Lets the parent, which is returned, wait for a process whose tracer has been told of its end.
-pub(crate) fn release_to_parent(pid: Pid) -> Option<Arc<Process>> {
+pub(crate) fn release_to_parent(process: &Process) -> Option<(Arc<Process>, ExitAnnouncement<'_>)> {
+    let pid = process.pid();
     let mut table = TABLE.lock();
     let entry = table
         .entries
@@ -540,8 +567,9 @@ pub(crate) fn release_to_parent(pid: Pid) -> Option<Arc<Process>> {
     } else {
         None
     };
+    let announcement = ExitAnnouncement::new(process);
     drop(table);
-    parent
+    Some((parent?, announcement))
 }
 
 /// The personality's side of terminals' job control.

@@ -115,6 +115,7 @@ fn exit_process(process: &Arc<Process>) {
         None => {
             let (code, value) = sigchld_code_and_status(status);
             notify_parent(aftermath.parent, process, code, value);
+            drop(aftermath.announcement);
         }
     }
 }

@@ -194,6 +194,9 @@ fn wait(task: &Task, which: WaitSelector, options: u32) -> Result<Option<WaitSta
         .wait_chldexit
         .wait_interruptible(None, look)
         .map_err(|_| Errno::ERESTARTSYS)??;
+    if let Some(report) = &report {
+        report.process.wait_until_announced();
+    }
     if let Some(report) = &report
         && options & sys::WNOWAIT == 0
         && report.process.space().is_none()

@@ -184,10 +184,11 @@ pub(super) fn detach(task: &Arc<Task>, signal: i32) {
 fn notify_real_parent(task: &Task, status: i32) {
     let process = task.process();
     if task.tid() == process.pid().leader()
-        && let Some(parent) = process_table::release_to_parent(process.pid())
+        && let Some((parent, announcement)) = process_table::release_to_parent(process)
     {
         let (code, value) = sigchld_code_and_status(status);
         notify_parent(Some(parent), process, code, value);
+        drop(announcement);
     }
 }
 
