@@ -28,7 +28,7 @@ pub const KILLERS: &[Killer] = &[
         ],
     },
     Killer {
-        test: "machine/programs-2",
+        test: "long/programs-2",
         near: &[
             "crates/linux",
             "crates/uapi",

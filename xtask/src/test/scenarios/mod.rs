@@ -38,7 +38,7 @@ pub use diff::{fixed_programs, is_steady};
 use super::Place::{AnyMachine, SkerryMachine};
 use super::Test;
 
-/// All scenarios, the longest first: two run at a time, and the short ones fill the gaps.
+/// All scenarios, the longest first: some run at a time, and the short ones fill the gaps.
 pub fn tests() -> Vec<Test> {
     vec![
         Test {
@@ -50,11 +50,6 @@ pub fn tests() -> Vec<Test> {
             name: "machine/programs-1",
             place: AnyMachine,
             run: programs::on_one,
-        },
-        Test {
-            name: "machine/programs-2",
-            place: AnyMachine,
-            run: programs::on_two,
         },
         Test {
             name: "machine/programs-4",
@@ -250,6 +245,11 @@ pub fn tests() -> Vec<Test> {
             name: "long/kexec",
             place: SkerryMachine,
             run: restart::run,
+        },
+        Test {
+            name: "long/programs-2",
+            place: AnyMachine,
+            run: programs::on_two,
         },
         Test {
             name: "long/programs",
