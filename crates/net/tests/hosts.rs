@@ -384,3 +384,25 @@ fn a_command_line_gives_an_interface_its_address_and_the_default_route() {
     let network = address.map(|one| (one.prefix_len, one.broadcast));
     assert_eq!(network, Some((24, Some(Ipv4Addr::new(10, 0, 5, 255)))));
 }
+
+#[test]
+fn routes_by_an_interface_go_with_its_last_address() {
+    let machine = Machine::new(Host::new(), 1);
+    let host = &machine.host;
+    let config = BootConfig::parse("10.0.5.1::10.0.5.2:255.255.255.0").unwrap();
+    config.unwrap().apply(host).unwrap();
+    let far = Ipv4Addr::new(192, 0, 2, 1);
+    let addresses = host.interface(machine.index).unwrap().addresses;
+    assert_eq!(addresses.len(), 2);
+    // In the order in which the gateway's network is the first to go.
+    for (left, address) in addresses.iter().rev().enumerate() {
+        let gateway = host.lookup_route(far).and_then(|route| route.gateway);
+        assert_eq!(gateway, Some(Ipv4Addr::new(10, 0, 5, 2)), "{left}");
+        let std::net::IpAddr::V4(ip) = address.ip else {
+            panic!("{address:?}");
+        };
+        host.remove_address(machine.index, ip, None).unwrap();
+    }
+    assert_eq!(host.lookup_route(far), None);
+    assert!(host.routes().unwrap().is_empty());
+}

@@ -290,7 +290,8 @@ impl Host {
         })
     }
 
-    /// Takes an address from an interface, with the routes that come from it.
+    /// Takes an address from an interface, with the routes that come from it; with the last one
+    /// all routes and neighbours of the interface go, as on Linux (`fib_disable_ip`).
     ///
     /// # Errors
     /// `ENODEV`, `EOPNOTSUPP` of the loop, `EADDRNOTAVAIL`.
@@ -307,6 +308,7 @@ impl Host {
                 .position(is_meant)
                 .ok_or(Errno::EADDRNOTAVAIL)?;
             let address = addresses.remove(at);
+            let was_last = addresses.is_empty();
             work.tell(Change::Address {
                 index,
                 address,
@@ -321,6 +323,9 @@ impl Host {
                 Some(*route) == network || !is_still_own && route.source == Some(ip)
             };
             state.remove_routes(is_gone, work);
+            if was_last {
+                state.forget_link(index, false, work);
+            }
             Ok(())
         })
     }
