@@ -15,6 +15,9 @@ use cpio::{
 };
 use tar::EntryType;
 
+/// Script of busybox' DHCP client, where Debian's looks for it.
+const UDHCPC_SCRIPT: &[u8] = include_bytes!("udhcpc.script");
+
 /// An archive that grows. Parent directories are added as they are needed.
 pub struct Archive {
     bytes: Vec<u8>,
@@ -251,6 +254,8 @@ pub fn add_base(archive: &mut Archive) -> Result<()> {
     archive.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n");
     archive.file("/etc/hostname", 0o644, b"skerry\n");
     archive.file("/etc/hosts", 0o644, b"127.0.0.1 localhost\n::1 localhost\n");
+    archive.directory("/etc/udhcpc", 0o755);
+    archive.file("/etc/udhcpc/default.script", 0o755, UDHCPC_SCRIPT);
 
     let busybox = busybox()?;
     archive.host(&busybox, "/bin/busybox")?;

@@ -71,8 +71,8 @@ fn menu(protocol: Protocol, command_line: &str) -> String {
     )
 }
 
-/// First program of the image: a shell on the console, and power off at its end.
-const INIT: &[u8] = b"#!/bin/sh\ncd /root\nsh -l\npoweroff -f\n";
+/// First program of the image.
+const INIT: &[u8] = include_bytes!("iso.init");
 
 /// `cargo xtask iso`: makes the image people start from; returns its path.
 pub fn default_image() -> Result<PathBuf> {
