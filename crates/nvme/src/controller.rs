@@ -1,0 +1,549 @@
+//! A controller: bringing it up (section 7.6.1), and again when it broke a rule.
+
+use alloc::vec::Vec;
+use core::borrow::BorrowMut;
+use core::fmt;
+
+use virtqueue::{Address, Memory};
+
+use crate::PAGE;
+use crate::command::{Command, cns};
+use crate::completion::{Completion, Failure, Rule, Status};
+use crate::identify::{self, Identity, Namespace, Nonsense};
+use crate::queue::{Data, Queue, Refusal};
+use crate::registers::{Capabilities, Unusable, at, cc, csts};
+
+/// The way to a controller.
+pub trait Function {
+    /// Number of bytes of registers that are there.
+    fn bytes(&self) -> usize;
+
+    /// Reads a register; `at` is a multiple of 4 within [`Self::bytes`].
+    fn read(&self, at: usize) -> u32;
+
+    /// Writes a register.
+    fn write(&self, at: usize, value: u32);
+
+    /// Lets the controller reach memory and send messages: it has stopped, and nothing that it was
+    /// told before counts.
+    fn let_reach(&self);
+
+    /// Resets the function over the bus; true if it is seen to have stopped.
+    fn force_reset(&self) -> bool;
+
+    /// Lets time pass before the controller is looked at for the `n`th time: from [`QUICK_LOOKS`]
+    /// on, a millisecond.
+    fn pause(&self, n: u32);
+}
+
+/// Looks at a controller without a pause in between.
+pub const QUICK_LOOKS: u32 = 64;
+/// Looks for the end of a command of the controller's own queue, at most.
+const ADMIN_LOOKS: u32 = 30_000;
+/// Entries of the controller's own queue.
+const ADMIN_ENTRIES: u16 = 16;
+
+/// Size of the queues, as the driver wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Queue pairs, at most, at least 1: one for each message.
+    pub queues: u16,
+    /// Entries of each, at most.
+    pub entries: u16,
+}
+
+/// Why a controller cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// Capabilities of the controller do not do.
+    Unusable(Unusable),
+    /// Description of the controller by itself does not do.
+    Nonsense(Nonsense),
+    /// Controller that is not ready within the time that it says, or says that it has failed.
+    NotReady,
+    /// Controller that broke a rule.
+    Broken(Rule),
+    /// Controller that says that it cannot do what it must.
+    Refused(Status),
+    /// A command of its own queue had no answer.
+    Late,
+    /// There is no memory.
+    NoMemory,
+    /// Controller that does not stop, and may still reach memory.
+    Stuck,
+    /// Controller that came back from a reset as another one.
+    Changed,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unusable(error) => error.fmt(f),
+            Self::Nonsense(error) => error.fmt(f),
+            Self::NotReady => f.write_str("it does not get ready"),
+            Self::Broken(error) => error.fmt(f),
+            Self::Refused(status) => write!(f, "it refuses what it must do: {status}"),
+            Self::Late => f.write_str("it does not answer"),
+            Self::NoMemory => f.write_str("no memory"),
+            Self::Stuck => f.write_str("it does not stop"),
+            Self::Changed => f.write_str("it came back as another one"),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
+
+impl From<Unusable> for StartError {
+    fn from(error: Unusable) -> Self {
+        Self::Unusable(error)
+    }
+}
+
+impl From<Nonsense> for StartError {
+    fn from(error: Nonsense) -> Self {
+        Self::Nonsense(error)
+    }
+}
+
+impl From<Rule> for StartError {
+    fn from(rule: Rule) -> Self {
+        Self::Broken(rule)
+    }
+}
+
+/// The controller's own queue, and a page for its answers. Nobody waits for its interrupts: who
+/// asks looks.
+#[derive(Debug)]
+pub struct Admin<M> {
+    queue: Queue<M, u32>,
+    /// Number that the last command is known by.
+    next: u32,
+    buffer: Address,
+    /// A copy of the page: what counts.
+    answer: Vec<u8>,
+}
+
+/// A controller that was brought up.
+#[derive(Debug)]
+pub struct Controller<F> {
+    function: F,
+    capabilities: Capabilities,
+    identity: Identity,
+}
+
+/// A controller with what it has.
+#[derive(Debug)]
+pub struct Started<F, M, V> {
+    /// The controller.
+    pub controller: Controller<F>,
+    /// Its own queue.
+    pub admin: Admin<M>,
+    /// Queue pairs for reading and writing.
+    pub queues: Vec<Queue<M, V>>,
+    /// Namespaces that can be used.
+    pub namespaces: Vec<Namespace>,
+    /// Namespaces that cannot be used, and why; `None` for those behind the last that is used.
+    pub unusable: Vec<(u32, Option<Nonsense>)>,
+}
+
+impl<F: Function> Controller<F> {
+    /// Brings a controller up with as many queue pairs as are wanted and there. `memory` makes room
+    /// for a queue: so many bytes of zeros, from the beginning of a page on.
+    ///
+    /// # Errors
+    /// If the controller, or memory, does not do. It is stopped then, if that is possible.
+    pub fn start<M: Memory, V>(
+        function: F,
+        shape: Shape,
+        memory: impl FnMut(u64) -> Option<(M, Address)>,
+    ) -> Result<Started<F, M, V>, StartError> {
+        let low = function.read(at::CAP);
+        let capabilities = Capabilities::parse(low, function.read(at::CAP + 4))?;
+        let way = Way {
+            function: &function,
+            capabilities,
+        };
+        let parts = way.start(shape, memory).inspect_err(|_| {
+            // Nothing can be done about one that does not even do this.
+            let _ = way.stop();
+        })?;
+        let (identity, admin, queues, namespaces, unusable) = parts;
+        Ok(Started {
+            controller: Self {
+                function,
+                capabilities,
+                identity,
+            },
+            admin,
+            queues,
+            namespaces,
+            unusable,
+        })
+    }
+
+    fn way(&self) -> Way<'_, F> {
+        Way {
+            function: &self.function,
+            capabilities: self.capabilities,
+        }
+    }
+
+    /// Description of the controller by itself.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whether the controller says that it has failed (section 3.1.6), or is not there any more:
+    /// [`Self::recover`].
+    #[must_use]
+    pub fn needs_reset(&self) -> bool {
+        self.function.read(at::CSTS) & csts::FATAL != 0
+    }
+
+    /// Tells the controller of what was submitted and taken since the last such call.
+    pub fn ring<M: Memory, V>(&self, queue: &mut Queue<M, V>) {
+        self.way().ring(queue);
+    }
+
+    /// Has the controller abort a command, whose value is the one, and does not wait for that: if
+    /// it is aborted, it is over with a status that says so.
+    pub fn abort<M: Memory, V>(
+        &self,
+        admin: &mut Admin<M>,
+        queue: &Queue<M, V>,
+        is_it: impl FnMut(&V) -> bool,
+    ) {
+        if let Some(id) = queue.find(is_it) {
+            // A controller that breaks rules here, or has no room, is reset a little later.
+            let _ = admin.submit(Command::abort(queue.number(), id), Data::None);
+            self.way().ring(&mut admin.queue);
+        }
+    }
+
+    /// Resets a controller that broke a rule, or that does not answer, and offers everything again
+    /// that was in flight. What was offered again before ends with [`Failure::Gone`], and so does
+    /// everything if the controller does not come back as the same. `queues` are all of its queues.
+    ///
+    /// # Errors
+    /// If the controller did not come back. If it did not even stop, it may still reach memory:
+    /// then nothing has ended, and all is in flight. In each case this may be tried again.
+    pub fn recover<M: Memory, V>(
+        &self,
+        admin: &mut Admin<M>,
+        namespaces: &[Namespace],
+        queues: &mut [impl BorrowMut<Queue<M, V>>],
+        mut ended: impl FnMut(Completion<V>),
+    ) -> Result<(), StartError> {
+        let way = self.way();
+        way.stop()?;
+        for queue in &mut *queues {
+            let queue = queue.borrow_mut();
+            // What it completed in a queue in which it broke no rule is over.
+            while let Ok(Some(completion)) = queue.take() {
+                ended(completion);
+            }
+            queue.take_back();
+        }
+        let back = self.bring_back(admin, namespaces, queues).inspect_err(|_| {
+            // It has stopped, and shall not begin halfway.
+            let _ = way.stop();
+        });
+        for queue in &mut *queues {
+            let queue = queue.borrow_mut();
+            if back.is_ok() {
+                queue.offer_again(&mut ended);
+                way.ring(queue);
+            } else {
+                queue.give_up(&mut ended);
+            }
+        }
+        back
+    }
+
+    fn bring_back<M: Memory, V>(
+        &self,
+        admin: &mut Admin<M>,
+        namespaces: &[Namespace],
+        queues: &[impl BorrowMut<Queue<M, V>>],
+    ) -> Result<(), StartError> {
+        let way = self.way();
+        let low = self.function.read(at::CAP);
+        if Capabilities::parse(low, self.function.read(at::CAP + 4))? != self.capabilities {
+            return Err(StartError::Changed);
+        }
+        way.enable(admin)?;
+        if way.identify(admin)? != self.identity {
+            return Err(StartError::Changed);
+        }
+        for namespace in namespaces {
+            if way.identify_namespace(admin, namespace.id)? != Ok(*namespace) {
+                return Err(StartError::Changed);
+            }
+        }
+        if way.set_queues(admin, queues.len() as u16)? < queues.len() as u16 {
+            return Err(StartError::Changed);
+        }
+        for queue in queues {
+            way.create(admin, queue.borrow())?;
+        }
+        Ok(())
+    }
+}
+
+/// The way to a controller, with what is needed to go it.
+struct Way<'a, F> {
+    function: &'a F,
+    capabilities: Capabilities,
+}
+
+type Parts<M, V> = (
+    Identity,
+    Admin<M>,
+    Vec<Queue<M, V>>,
+    Vec<Namespace>,
+    Vec<(u32, Option<Nonsense>)>,
+);
+
+impl<F: Function> Way<'_, F> {
+    fn start<M: Memory, V>(
+        &self,
+        shape: Shape,
+        mut memory: impl FnMut(u64) -> Option<(M, Address)>,
+    ) -> Result<Parts<M, V>, StartError> {
+        let room = self.capabilities.queues_within(self.function.bytes());
+        let most = self
+            .capabilities
+            .entries
+            .min(Queue::<M, V>::MAX_ENTRIES.into()) as u16;
+        let wanted = shape.queues.min(u16::try_from(room).unwrap_or(u16::MAX));
+        if wanted == 0 {
+            return Err(Unusable::Short.into());
+        }
+        // What firmware began ends before the controller is told of memory.
+        self.stop()?;
+        let mut queue = |number, entries| {
+            let bytes = Queue::<M, V>::bytes(entries);
+            let (memory, base) = memory(bytes).ok_or(StartError::NoMemory)?;
+            Ok::<_, StartError>((number, memory, base, entries))
+        };
+        let (number, own, base, entries) = queue(0, most.min(ADMIN_ENTRIES))?;
+        // The lists of pages of that queue are never used: commands have one page, this one.
+        let buffer = base.plus(Queue::<M, u32>::bytes(entries) - PAGE as u64);
+        let mut answer = Vec::new();
+        answer
+            .try_reserve_exact(PAGE)
+            .map_err(|_| StartError::NoMemory)?;
+        answer.resize(PAGE, 0);
+        let mut admin = Admin {
+            queue: Queue::new(number, own, base, entries).ok_or(StartError::NoMemory)?,
+            next: 0,
+            buffer,
+            answer,
+        };
+        self.enable(&mut admin)?;
+        let identity = self.identify(&mut admin)?;
+        let (namespaces, unusable) = self.find_namespaces(&mut admin, &identity)?;
+        let count = self.set_queues(&mut admin, wanted)?.min(wanted);
+        let mut queues = Vec::new();
+        queues
+            .try_reserve_exact(usize::from(count))
+            .map_err(|_| StartError::NoMemory)?;
+        for n in 1..=count {
+            let (number, memory, base, entries) = queue(n, shape.entries.clamp(2, most))?;
+            let queue = Queue::new(number, memory, base, entries).ok_or(StartError::NoMemory)?;
+            self.create(&mut admin, &queue)?;
+            queues.push(queue);
+        }
+        Ok((identity, admin, queues, namespaces, unusable))
+    }
+
+    fn status(&self) -> u32 {
+        self.function.read(at::CSTS)
+    }
+
+    /// Looks until the controller says that it is ready, or not any more, as long as it says that
+    /// this takes.
+    fn wait_ready(&self, is_ready: bool) -> bool {
+        for n in 0..=QUICK_LOOKS + self.capabilities.ready_ms {
+            let status = self.status();
+            // One that has failed gets ready no more, and one that is not there says nothing.
+            if status == u32::MAX || (is_ready && status & csts::FATAL != 0) {
+                return false;
+            }
+            if (status & csts::READY != 0) == is_ready {
+                return true;
+            }
+            self.function.pause(n);
+        }
+        false
+    }
+
+    /// Stops the controller: by its own switch, which has worked when it says that it is not ready
+    /// any more (section 7.3.2), or over the bus.
+    fn stop(&self) -> Result<(), StartError> {
+        self.function.write(at::CC, 0);
+        if self.wait_ready(false) || self.function.force_reset() {
+            Ok(())
+        } else {
+            Err(StartError::Stuck)
+        }
+    }
+
+    /// Switches a stopped controller on, with an empty queue of its own.
+    fn enable<M: Memory>(&self, admin: &mut Admin<M>) -> Result<(), StartError> {
+        let queue = &mut admin.queue;
+        queue.take_back();
+        queue.give_up(drop);
+        queue.come_back();
+        self.function.let_reach();
+        let less = u32::from(queue.entries() - 1);
+        self.function.write(at::AQA, less << 16 | less);
+        for (register, place) in [
+            (at::ASQ, queue.submissions()),
+            (at::ACQ, queue.completions()),
+        ] {
+            self.function.write(register, place.number() as u32);
+            let high = (place.number() >> 32) as u32;
+            self.function.write(register + 4, high);
+        }
+        self.function.write(at::CC, cc::LAYOUT | cc::ENABLE);
+        if self.wait_ready(true) {
+            Ok(())
+        } else {
+            Err(StartError::NotReady)
+        }
+    }
+
+    fn ring<M: Memory, V>(&self, queue: &mut Queue<M, V>) {
+        let number = queue.number();
+        let [tail, head] = queue.untold();
+        if let Some(head) = head {
+            let doorbell = self.capabilities.head(number);
+            self.function.write(doorbell, head.into());
+        }
+        if let Some(tail) = tail {
+            let doorbell = self.capabilities.tail(number);
+            self.function.write(doorbell, tail.into());
+        }
+    }
+
+    /// Does a command of the controller's own queue; the first word of its completion.
+    fn ask<M: Memory>(
+        &self,
+        admin: &mut Admin<M>,
+        command: Command,
+        data: Data<'_>,
+    ) -> Result<u32, StartError> {
+        let known_by = admin.submit(command, data)?;
+        self.ring(&mut admin.queue);
+        for n in 0..ADMIN_LOOKS {
+            while let Some(Completion { value, outcome }) = admin.queue.take()? {
+                if value == known_by {
+                    self.ring(&mut admin.queue);
+                    return outcome.map_err(|failure| match failure {
+                        Failure::Status(status) => StartError::Refused(status),
+                        Failure::Gone => StartError::Changed,
+                    });
+                }
+            }
+            if self.status() & csts::FATAL != 0 {
+                return Err(StartError::NotReady);
+            }
+            self.function.pause(n);
+        }
+        Err(StartError::Late)
+    }
+
+    /// Has the controller describe something.
+    fn describe<'a, M: Memory>(
+        &self,
+        admin: &'a mut Admin<M>,
+        structure: u8,
+        namespace: u32,
+    ) -> Result<&'a [u8; identify::BYTES], StartError> {
+        let memory = |_| StartError::from(Rule::Memory);
+        let buffer = admin.buffer;
+        // What the controller does not write is zeros, and not what it wrote before.
+        admin.answer.fill(0);
+        let own = admin.queue.memory();
+        own.write(buffer, &admin.answer).map_err(memory)?;
+        let command = Command::identify(structure, namespace);
+        self.ask(admin, command, Data::Pages(&[buffer]))?;
+        let own = admin.queue.memory();
+        own.read(buffer, &mut admin.answer).map_err(memory)?;
+        admin.answer.first_chunk().ok_or(StartError::NoMemory)
+    }
+
+    fn identify<M: Memory>(&self, admin: &mut Admin<M>) -> Result<Identity, StartError> {
+        let bytes = self.describe(admin, cns::CONTROLLER, 0)?;
+        Ok(Identity::parse(bytes)?)
+    }
+
+    fn identify_namespace<M: Memory>(
+        &self,
+        admin: &mut Admin<M>,
+        id: u32,
+    ) -> Result<Result<Namespace, Nonsense>, StartError> {
+        let bytes = self.describe(admin, cns::NAMESPACE, id)?;
+        Ok(Namespace::parse(id, bytes))
+    }
+
+    #[expect(clippy::type_complexity, reason = "parts of what is returned")]
+    fn find_namespaces<M: Memory>(
+        &self,
+        admin: &mut Admin<M>,
+        identity: &Identity,
+    ) -> Result<(Vec<Namespace>, Vec<(u32, Option<Nonsense>)>), StartError> {
+        let bytes = self.describe(admin, cns::NAMESPACES, 0)?;
+        let (ids, has_more) = identify::parse_list(bytes, identity.last_namespace)?;
+        let (mut namespaces, mut unusable) = (Vec::new(), Vec::new());
+        for id in ids {
+            match self.identify_namespace(admin, id)? {
+                Ok(namespace) => namespaces.push(namespace),
+                Err(nonsense) => unusable.push((id, Some(nonsense))),
+            }
+        }
+        if has_more {
+            let last = namespaces.last().map_or(0, |namespace| namespace.id);
+            unusable.push((last + 1, None));
+        }
+        Ok((namespaces, unusable))
+    }
+
+    /// Asks for so many queue pairs; how many there are.
+    fn set_queues<M: Memory>(&self, admin: &mut Admin<M>, count: u16) -> Result<u16, StartError> {
+        let answer = self.ask(admin, Command::set_queues(count), Data::None)?;
+        let least = (answer & 0xffff).min(answer >> 16);
+        Ok((least + 1).min(u16::MAX.into()) as u16)
+    }
+
+    /// Makes a queue pair known, whose message has the number before its own.
+    fn create<M: Memory, V>(
+        &self,
+        admin: &mut Admin<M>,
+        queue: &Queue<M, V>,
+    ) -> Result<(), StartError> {
+        let (number, entries) = (queue.number(), queue.entries());
+        let completions = Command::create_completion_queue(number, entries, number - 1);
+        self.ask(admin, completions, Data::Pages(&[queue.completions()]))?;
+        let submissions = Command::create_submission_queue(number, entries);
+        self.ask(admin, submissions, Data::Pages(&[queue.submissions()]))?;
+        Ok(())
+    }
+}
+
+impl<M: Memory> Admin<M> {
+    /// Submits a command; what it is known by. What is over, and nobody waits for, makes room.
+    fn submit(&mut self, command: Command, data: Data<'_>) -> Result<u32, StartError> {
+        while self.queue.take()?.is_some() {}
+        self.next = self.next.wrapping_add(1);
+        let submitted = self.queue.submit(command, data, self.next);
+        submitted.map_err(|refused| match refused.why {
+            Refusal::Broken(rule) => StartError::Broken(rule),
+            Refusal::Full | Refusal::TooLarge => StartError::Late,
+            Refusal::Gone => StartError::Changed,
+        })?;
+        Ok(self.next)
+    }
+}
