@@ -5,8 +5,13 @@
 
 extern crate alloc;
 
+pub mod lanes;
 #[cfg(target_os = "none")]
 mod net_interface;
+#[cfg(target_os = "none")]
+mod pci_parts;
+#[cfg(test)]
+mod test_memory;
 pub mod uart;
 pub mod virtio_blk;
 pub mod virtio_net;

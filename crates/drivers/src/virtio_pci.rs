@@ -7,19 +7,12 @@ use alloc::string::String;
 use alloc::sync::Arc;
 
 use ::net::inet::Host;
-use devices::{Claim, DmaMemory, PciDevice, Vector};
-use task::{Deadline, Event};
-use virtio::pci::{Function, Pci};
-use virtqueue::{Address, Memory, Transport, Unreachable};
+use devices::Claim;
+use pci::Function;
+use virtio::pci::Pci;
+use virtqueue::Transport;
 
-use crate::virtio_parts::Interrupt;
-
-/// Times that a device is looked at without sleeping in between.
-const QUICK_LOOKS: u32 = 64;
-const LOOK_NS: u64 = 1_000_000;
-
-/// Time that the start of the system waits for devices of a kind.
-const START_NS: u64 = 20_000_000_000;
+use crate::pci_parts::{pause, text};
 
 /// Finds the machine's virtio devices and starts their drivers; network cards become interfaces of
 /// the host. A device that cannot be used costs a line in the log, and one that does not answer a
@@ -29,43 +22,9 @@ pub fn probe(host: &Arc<Host>) {
     net::probe(host);
 }
 
-/// Starts the devices of a kind, in the order of their addresses, in a thread, and waits for that a
-/// bounded time. `start` is given the number of those that were started before.
-fn start_devices(
-    kind: u16,
-    what: &'static str,
-    done: &'static Event,
-    start: impl Fn(&'static PciDevice, u32) -> Result<(), String> + Send + 'static,
-) {
-    if devices_of(kind).next().is_none() {
-        return;
-    }
-    let start_all = move || {
-        let mut started = 0;
-        for device in devices_of(kind) {
-            match start(device, started) {
-                Ok(()) => started += 1,
-                Err(error) => {
-                    log::error!("{what}: {}: {error}", device.function().address);
-                }
-            }
-        }
-        done.set();
-    };
-    if task::spawn(what, None, start_all).is_err() {
-        log::error!("{what}: no memory to look at them");
-    } else if !done.wait_until(Deadline::after_ns(START_NS)) {
-        log::error!("{what}: one does not answer: the system starts without it");
-    }
-}
-
-/// The machine's devices of a kind (virtio 1.3, section 5) that drivers are to have, in the order
-/// of their addresses.
-fn devices_of(kind: u16) -> impl Iterator<Item = &'static PciDevice> {
-    devices::pci_devices().iter().filter(move |device| {
-        let function = device.function();
-        virtio::pci::kind(function.vendor, function.device) == Some(kind) && !device.is_hidden()
-    })
+/// Whether drivers of virtio devices of a kind (virtio 1.3, section 5) are to have a function.
+fn is_kind(kind: u16) -> impl Fn(&Function) -> bool + Copy + Send {
+    move |function| virtio::pci::kind(function.vendor, function.device) == Some(kind)
 }
 
 /// A claimed device that was reset, and may reach memory and send messages from here on.
@@ -76,17 +35,6 @@ fn open(claim: &Arc<Claim>, messages: Messages) -> Result<Pci<Board>, String> {
     transport.reset().map_err(|error| text(&error))?;
     transport.function().claim.start();
     Ok(transport)
-}
-
-/// Memory for a queue, so many bytes, and its address for the device.
-fn queue_memory(claim: &Arc<Claim>, bytes: u64) -> Option<(QueueMemory, Address)> {
-    let memory = claim.memory(usize::try_from(bytes).ok()?)?;
-    let at = Address::new(memory.address().number());
-    Some((QueueMemory(memory), at))
-}
-
-fn text(error: &dyn core::fmt::Display) -> String {
-    alloc::format!("{error}")
 }
 
 /// Assignment of a function's interrupt messages.
@@ -132,7 +80,7 @@ impl virtio::pci::Registers for Registers {
     }
 }
 
-impl Function for Board {
+impl virtio::pci::Function for Board {
     type Registers = Registers;
 
     fn config(&self, at: u16) -> u32 {
@@ -164,53 +112,6 @@ impl Function for Board {
     }
 
     fn pause(&self, n: u32) {
-        if n >= QUICK_LOOKS {
-            task::sleep_until(Deadline::after_ns(LOOK_NS));
-        }
-    }
-}
-
-/// Memory of a queue, by the addresses that the device knows.
-struct QueueMemory(DmaMemory);
-
-impl QueueMemory {
-    fn offset(&self, at: Address) -> Option<usize> {
-        let offset = at.number().checked_sub(self.0.address().number())?;
-        usize::try_from(offset).ok()
-    }
-}
-
-impl Memory for QueueMemory {
-    fn reaches(&self, at: Address, len: u64) -> bool {
-        let bytes = self.0.bytes() as u64;
-        self.offset(at)
-            .and_then(|offset| (offset as u64).checked_add(len))
-            .is_some_and(|end| end <= bytes)
-    }
-
-    fn load16(&self, at: Address) -> Result<u16, Unreachable> {
-        let offset = self.offset(at).ok_or(Unreachable(at))?;
-        self.0.load16(offset).ok_or(Unreachable(at))
-    }
-
-    fn store16(&self, at: Address, value: u16) -> Result<(), Unreachable> {
-        let offset = self.offset(at).ok_or(Unreachable(at))?;
-        self.0.store16(offset, value).ok_or(Unreachable(at))
-    }
-
-    fn read(&self, at: Address, into: &mut [u8]) -> Result<(), Unreachable> {
-        let offset = self.offset(at).ok_or(Unreachable(at))?;
-        self.0.read(offset, into).ok_or(Unreachable(at))
-    }
-
-    fn write(&self, at: Address, from: &[u8]) -> Result<(), Unreachable> {
-        let offset = self.offset(at).ok_or(Unreachable(at))?;
-        self.0.write(offset, from).ok_or(Unreachable(at))
-    }
-}
-
-impl Interrupt for Vector {
-    fn event(&self) -> &Event {
-        self.event()
+        pause(n);
     }
 }

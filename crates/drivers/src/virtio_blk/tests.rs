@@ -1,112 +1,26 @@
 //! The driver against a device of ours in threads of its own, which does what it should, or what
 //! nobody should.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::vec::Vec;
 
 use block::{Operation as Wanted, Transfer};
 use task::Event;
 use virtio::blk::{Backend, BackendError, ID, SECTOR, Server};
+use virtqueue::Words;
 use virtqueue::{Areas, DeviceQueue, Features, Left, Memory, Setup, Status, Transport};
-use virtqueue::{Unreachable, Words};
+use vm::Page;
 
 use super::*;
+use crate::test_memory::{CPU, LentPage, Shared, filled, first_byte};
+use crate::virtio_parts::Interrupt;
 
 const QUEUES: u16 = 2;
 const DISK: u64 = 1 << 20;
 const RINGS: u64 = 1 << 17;
-
-/// Pages that were lent and not given back, by address; those of all tests.
-static PAGES: Mutex<BTreeMap<u64, Page>> = Mutex::new(BTreeMap::new());
-static NEXT_PAGE: AtomicU64 = AtomicU64::new(1 << 40);
-
-fn pages() -> MutexGuard<'static, BTreeMap<u64, Page>> {
-    PAGES.lock().unwrap()
-}
-
-struct LentPage(u64);
-
-impl Lent for LentPage {
-    fn lend(page: &Page) -> Self {
-        // Some are one behind the other, and some are not.
-        let n = NEXT_PAGE.fetch_add(4096, Ordering::Relaxed);
-        if n % (5 * 4096) == 0 {
-            NEXT_PAGE.fetch_add(4096, Ordering::Relaxed);
-        }
-        pages().insert(n, page.clone());
-        Self(n)
-    }
-
-    fn address(&self) -> Address {
-        Address::new(self.0)
-    }
-
-    fn completed(self) {
-        pages().remove(&self.0).expect("lent once");
-    }
-}
-
-/// Rings at the beginning, pages where they are as long as they are lent.
-#[derive(Clone)]
-struct Shared(Arc<Words>);
-
-impl Shared {
-    /// The pages of a range, with the parts of them and of it.
-    fn each(at: Address, len: usize, mut each: impl FnMut(&Page, usize, usize, usize)) -> bool {
-        let pages = pages();
-        let mut done = 0;
-        while done < len {
-            let at = at.number() + done as u64;
-            let within = (at % 4096) as usize;
-            let n = (len - done).min(4096 - within);
-            let Some(page) = pages.get(&(at - within as u64)) else {
-                return false;
-            };
-            each(page, within, done, n);
-            done += n;
-        }
-        true
-    }
-}
-
-impl Memory for Shared {
-    fn reaches(&self, at: Address, len: u64) -> bool {
-        self.0.reaches(at, len) || Self::each(at, len as usize, |_, _, _, _| ())
-    }
-
-    fn load16(&self, at: Address) -> Result<u16, Unreachable> {
-        self.0.load16(at)
-    }
-
-    fn store16(&self, at: Address, value: u16) -> Result<(), Unreachable> {
-        self.0.store16(at, value)
-    }
-
-    fn read(&self, at: Address, into: &mut [u8]) -> Result<(), Unreachable> {
-        if self.0.reaches(at, into.len() as u64) {
-            return self.0.read(at, into);
-        }
-        let len = into.len();
-        let copy = |page: &Page, within, done, n| page.read(within, &mut into[done..done + n]);
-        Self::each(at, len, copy)
-            .then_some(())
-            .ok_or(Unreachable(at))
-    }
-
-    fn write(&self, at: Address, from: &[u8]) -> Result<(), Unreachable> {
-        if self.0.reaches(at, from.len() as u64) {
-            return self.0.write(at, from);
-        }
-        let copy = |page: &Page, within, done, n| page.write(within, &from[done..done + n]);
-        Self::each(at, from.len(), copy)
-            .then_some(())
-            .ok_or(Unreachable(at))
-    }
-}
 
 /// A disk in memory, of which a sector may be bad.
 #[derive(Clone)]
@@ -311,10 +225,6 @@ impl Interrupt for Line {
 
 struct Host;
 
-std::thread_local! {
-    static CPU: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
-}
-
 impl Parts for Host {
     type Transport = Way;
     type Memory = Shared;
@@ -390,22 +300,6 @@ impl Drop for Machine {
             thread.join().unwrap();
         }
     }
-}
-
-fn filled(pages: usize, byte: u8) -> Vec<Page> {
-    let filled = |n: usize| {
-        let page = Page::zeroed().unwrap();
-        page.write(0, &[byte.wrapping_add(n as u8); 4096]);
-        page
-    };
-    (0..pages).map(filled).collect()
-}
-
-fn first_byte(page: &Page) -> u8 {
-    let mut bytes = [0; 4096];
-    page.read(0, &mut bytes);
-    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn page");
-    bytes[0]
 }
 
 /// Threads that write and read back, each its own part of the disk, in batches of any size.

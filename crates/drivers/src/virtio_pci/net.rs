@@ -9,8 +9,9 @@ use guard::cpu::CpuId;
 use task::Event;
 use virtio::pci::Pci;
 
-use super::{Board, Messages, QueueMemory, open, queue_memory, start_devices, text};
+use super::{Board, Messages, is_kind, open};
 use crate::net_interface::{add, free_name};
+use crate::pci_parts::{QueueMemory, queue_memory, start_devices, text};
 use crate::virtio_net::{Interrupts, VirtioNet};
 use crate::virtio_parts::Parts;
 
@@ -30,9 +31,8 @@ impl Parts for Machine {
 pub fn probe(host: &Arc<Host>) {
     static DONE: Event = Event::new();
     let host = host.clone();
-    start_devices(KIND, "network cards", &DONE, move |device, index| {
-        start_card(device, index, &host)
-    });
+    let start = move |device, index| start_card(device, index, &host);
+    start_devices(is_kind(KIND), "network cards", &DONE, start);
 }
 
 /// Brings a card up, and its thread.
