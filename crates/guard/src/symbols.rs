@@ -7,7 +7,7 @@ use abi::layout::IMAGE;
 use ksyms::{MAGIC, Source};
 
 /// Bytes of the section.
-const BYTES: usize = 256 << 10;
+const BYTES: usize = 320 << 10;
 
 #[used]
 #[cfg_attr(target_os = "none", unsafe(link_section = ".ksyms"))]
