@@ -135,6 +135,7 @@ fn start_devices(boot: &BootToken) {
     devices::init(boot);
     drivers::window_net::probe(linux::network_host());
     drivers::virtio_pci::probe(linux::network_host());
+    drivers::nvme_pci::probe();
     if let Some(value) = role::cmdline_value("ip") {
         linux::configure_network(value);
     }

@@ -8,6 +8,9 @@ extern crate alloc;
 pub mod lanes;
 #[cfg(target_os = "none")]
 mod net_interface;
+pub mod nvme;
+#[cfg(target_os = "none")]
+pub mod nvme_pci;
 #[cfg(target_os = "none")]
 mod pci_parts;
 #[cfg(test)]

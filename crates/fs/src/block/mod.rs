@@ -87,8 +87,36 @@ pub struct DiskNumbers {
     /// Number of the disk.
     pub id: DeviceId,
     /// Minor numbers from that on which are the disk's and its partitions'; 1 for a disk without a
-    /// table.
+    /// table, 0 for one whose partitions have numbers of major 259 all.
     pub minors: u32,
+}
+
+impl DiskNumbers {
+    /// Numbers for a disk with a table whose kind has no major number of its own.
+    #[must_use]
+    pub fn further() -> Self {
+        Self {
+            id: further_number(),
+            minors: 0,
+        }
+    }
+
+    /// Whether the disk can have a table of partitions.
+    const fn has_table(&self) -> bool {
+        self.minors != 1
+    }
+}
+
+/// Major number of disks and partitions for which other numbers do not suffice (Linux
+/// `BLOCK_EXT_MAJOR`).
+const FURTHER_MAJOR: u32 = 259;
+
+/// A number of [`FURTHER_MAJOR`] that nobody had.
+fn further_number() -> DeviceId {
+    static NEXT: Mutex<u32> = Mutex::new(0);
+    let mut next = NEXT.lock();
+    *next += 1;
+    DeviceId::new(FURTHER_MAJOR, *next - 1)
 }
 
 /// A disk, or a partition of one: a device with its page cache, a name and a number.
@@ -115,7 +143,7 @@ impl Disk {
     /// `EEXIST` if the name or number is taken, `ENOMEM`.
     pub fn register(name: &str, place: DiskNumbers, driver: Arc<dyn DiskDriver>) -> Result<()> {
         let disk = Self::make(name, place, driver, None)?;
-        if place.minors > 1
+        if place.has_table()
             && let Err(error) = disk.scan_partitions()
         {
             log::warn!("{name}: the partitions cannot be read: {error}");

@@ -7,16 +7,12 @@ use ::block::partition::{self, Partition};
 use ::block::{BlockDevice, Limits, Operation, PageCache, Request, Transfer};
 use abi::errno::Errno;
 use arrayvec::ArrayVec;
-use task::Mutex;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{Disk, DiskDriver, DiskNumbers, DiskOpener, Protection};
+use super::{Disk, DiskDriver, DiskNumbers, DiskOpener, Protection, further_number};
 use crate::ioctl::IoctlRequest;
 use crate::{DeviceId, Result};
 
-/// Major number of partitions for which the disk's own numbers do not suffice (Linux
-/// `BLOCK_EXT_MAJOR`).
-const FURTHER_MAJOR: u32 = 259;
 /// Requests that are passed on at a time.
 const GROUP: usize = 8;
 
@@ -158,7 +154,7 @@ impl Disk {
     /// # Errors
     /// `EINVAL` for a disk that has none; `EBUSY` if one of them is open; those of the disk.
     pub(super) fn scan_partitions(self: &Arc<Self>) -> Result<()> {
-        if self.minors < 2 {
+        if self.minors == 1 {
             return Err(Errno::EINVAL);
         }
         let mut partitions = self.partitions.lock();
@@ -186,7 +182,6 @@ impl Disk {
         offset: u64,
         len: u64,
     ) -> Result<()> {
-        static FURTHER: Mutex<u32> = Mutex::new(0);
         let device = PartDevice {
             whole: self.counted.clone(),
             driver: self.driver.clone(),
@@ -196,9 +191,7 @@ impl Disk {
         let id = if number < self.minors {
             DeviceId::new(self.id.major, self.id.minor + number)
         } else {
-            let mut further = FURTHER.lock();
-            *further += 1;
-            DeviceId::new(FURTHER_MAJOR, *further - 1)
+            further_number()
         };
         // A name that ends with a digit gets a letter in between, as on Linux.
         let name = if self.name.ends_with(|last: char| last.is_ascii_digit()) {
@@ -233,7 +226,7 @@ impl Disk {
         if !request.caller.privileged() {
             return Err(Errno::EACCES);
         }
-        if self.minors < 2 {
+        if self.minors == 1 {
             return Err(Errno::EINVAL);
         }
         let change: PartitionChange = request.read()?;

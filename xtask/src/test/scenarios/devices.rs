@@ -28,7 +28,7 @@ fn add(hardware: &mut Hardware, arguments: &[&str]) {
 }
 
 /// Adds a port to bus `bus`, and a device on it.
-fn behind_port(hardware: &mut Hardware, bus: u32, device: &str) {
+pub fn behind_port(hardware: &mut Hardware, bus: u32, device: &str) {
     let port = format!(
         "pcie-root-port,id=port{bus},chassis={bus},slot={bus},addr={:#x}",
         0xf + bus

@@ -15,6 +15,7 @@ mod json;
 mod memory;
 mod modules;
 mod networks;
+mod nvme;
 mod observe;
 mod partitions;
 mod pause;
@@ -145,6 +146,16 @@ pub fn tests() -> Vec<Test> {
             name: "machine/disk",
             place: AnyMachine,
             run: disk::run,
+        },
+        Test {
+            name: "machine/nvme",
+            place: AnyMachine,
+            run: nvme::run,
+        },
+        Test {
+            name: "machine/nvme-instance",
+            place: SkerryMachine,
+            run: nvme::instance,
         },
         Test {
             name: "machine/disk-errors",

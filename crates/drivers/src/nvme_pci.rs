@@ -1,0 +1,147 @@
+//! NVMe controllers of the machine: finding them, and their namespaces as `fs` knows them.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use devices::{Claim, DmaPage, PciDevice, Registers, Vector};
+use fs::block::{Disk, DiskNumbers};
+use guard::cpu::{self, CpuId};
+use nvme::Capabilities;
+use task::Event;
+
+use crate::nvme::{NvmeDisk, Parts, start};
+use crate::pci_parts::{
+    DiskOfMachine, Geometric, QueueMemory, pause, queue_memory, start_devices, text,
+};
+
+/// Class of controllers: mass storage, non-volatile memory, NVM Express.
+const CLASS: u32 = 0x01_08_02;
+/// The base address register of the registers (section 2.1.10).
+const BAR: u8 = 0;
+
+/// This machine's parts for a controller.
+struct Machine;
+
+impl Parts for Machine {
+    type Function = Board;
+    type Memory = QueueMemory;
+    type Interrupt = Vector;
+    type Lent = DmaPage;
+
+    fn cpu() -> usize {
+        cpu::current().0 as usize
+    }
+}
+
+/// A function of the machine, with its registers.
+struct Board {
+    claim: Arc<Claim>,
+    registers: Registers,
+}
+
+impl nvme::Function for Board {
+    fn bytes(&self) -> usize {
+        self.registers.bytes()
+    }
+
+    fn read(&self, at: usize) -> u32 {
+        self.registers.read(at)
+    }
+
+    fn write(&self, at: usize, value: u32) {
+        self.registers.write(at, value);
+    }
+
+    fn let_reach(&self) {
+        self.claim.start();
+    }
+
+    fn force_reset(&self) -> bool {
+        self.claim.reset().is_ok()
+    }
+
+    fn pause(&self, n: u32) {
+        pause(n);
+    }
+}
+
+impl Geometric for NvmeDisk<Machine> {
+    /// Numbers that Linux makes up.
+    fn geometry(&self) -> (u16, u8, u8) {
+        let sectors = self.namespace().capacity() / block::SECTOR_SIZE;
+        ((sectors >> 11) as u16, 64, 32)
+    }
+}
+
+/// Finds controllers and makes their namespaces known. One that cannot be used costs a line in the
+/// log, and one that does not answer a while: the start of the system waits for it no longer than
+/// that.
+pub fn probe() {
+    static DONE: Event = Event::new();
+    let is_controller = |function: &pci::Function| function.class == CLASS;
+    start_devices(is_controller, "NVMe disks", &DONE, start_controller);
+}
+
+/// Registers with the doorbells of so many queue pairs, or of fewer if something else is there.
+fn registers(claim: &Arc<Claim>, queues: usize) -> Result<Registers, String> {
+    let no_registers = "its registers cannot be had";
+    let map = |len| claim.registers(BAR, 0, len).ok();
+    let capabilities = {
+        let registers = map(Capabilities::BYTES).ok_or(no_registers)?;
+        Capabilities::parse(registers.read(0), registers.read(4)).map_err(|error| text(&error))?
+    };
+    let mut queues = queues as u16;
+    while queues > 0 {
+        if let Some(registers) = map(capabilities.bytes(queues)) {
+            return Ok(registers);
+        }
+        queues /= 2;
+    }
+    Err(no_registers.into())
+}
+
+/// Brings the `index`th controller up and makes its namespaces known, as Linux names them: by their
+/// order, not their numbers.
+fn start_controller(device: &'static PciDevice, index: u32) -> Result<(), String> {
+    let claim = device.claim().map_err(|error| text(&error))?;
+    let queues = usize::from(claim.vectors()).min(devices::vector_cpus());
+    let vectors: Vec<Vector> = (0..queues)
+        .map_while(|n| claim.vector(n as u16, CpuId(n as u32)).ok())
+        .collect();
+    if vectors.is_empty() {
+        return Err("it has no interrupt messages".into());
+    }
+    let registers = registers(&claim, vectors.len())?;
+    let board = Board {
+        claim: claim.clone(),
+        registers,
+    };
+    let memory = |bytes: u64| queue_memory(&claim, bytes);
+    let name = alloc::format!("nvme{index}");
+    let disks =
+        start::<Machine>(name.clone(), board, vectors, memory).map_err(|error| text(&error))?;
+    for (number, disk) in (1..).zip(disks) {
+        let name = alloc::format!("{name}n{number}");
+        let namespace = disk.namespace();
+        log::info!(
+            "{name}: NVMe {} namespace {}, {} blocks of {} bytes, queues for {} CPUs{}",
+            device.function().address,
+            namespace.id,
+            namespace.blocks,
+            namespace.block(),
+            disk.queues(),
+            if namespace.is_read_only {
+                ", read-only"
+            } else {
+                ""
+            },
+        );
+        let driver = Arc::new(DiskOfMachine::new(disk));
+        let registered = Disk::register(&name, DiskNumbers::further(), driver);
+        if let Err(error) = registered {
+            log::error!("{name}: {error}");
+        }
+    }
+    Ok(())
+}
