@@ -347,8 +347,8 @@ fn children_nobody_waits_for() -> Result<()> {
     Ok(())
 }
 
-/// Who is told by `wait(2)` that a child has ended has been sent `SIGCHLD`: two views of one event,
-/// which a parent that asks all the time must not see apart.
+/// A parent that is told by `wait(2)` that a child has ended has been sent `SIGCHLD`: two views of
+/// one event, which one that asks all the time must not see apart.
 fn the_signal_of_an_end() -> Result<()> {
     const ROUNDS: usize = 300;
     // SAFETY: a set on the stack, which is blocked in this thread.

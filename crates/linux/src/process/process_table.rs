@@ -456,9 +456,9 @@ pub(crate) struct ExitEffects<'a> {
     pub(crate) new_reaper: Option<Arc<Process>>,
 }
 
-/// The time between an end that `wait(2)` can find and its signal. Made under the table's lock, and
-/// dropped when the signal has been sent: until then `wait(2)` does not return with that end. So who
-/// is told by it has the signal, as on Linux, where one lock is held over both.
+/// The time between an end that `wait(2)` can find and its signal. Made under the table's lock,
+/// and dropped when the signal has been sent: until then `wait(2)` does not return with that end.
+/// So a parent that is told by it has the signal, as on Linux, where one lock is held over both.
 #[must_use = "the signal is to be sent before it is dropped"]
 pub(crate) struct ExitAnnouncement<'a>(&'a Process);
 
