@@ -86,6 +86,21 @@ mod streams {
         });
     }
 
+    /// The receiver makes room for what there is: it was one byte if the end came while it looked.
+    #[test]
+    fn what_is_sent_at_once_is_received_at_once_also_before_an_end() {
+        Model::new().preemptions(2).check(|| {
+            let (a, b) = files(SocketType::Stream);
+            let sender = spawn("sender", move || {
+                assert_eq!(a.write(b"last"), Ok(4));
+                protocol(&a).shutdown(false, true).unwrap();
+            });
+            let got = protocol(&b).receive_to_vec(100, MsgFlags::empty(), PATIENT);
+            assert_eq!(got.unwrap().0, b"last");
+            sender.join();
+        });
+    }
+
     #[test]
     fn a_sender_that_found_no_room_goes_on_as_the_receiver_reads_bit_by_bit() {
         Model::new().preemptions(2).check(|| {

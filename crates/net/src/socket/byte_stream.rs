@@ -617,6 +617,9 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             WAITALL_CHUNK
         } else {
             let any = || {
+                // Before the bytes: those that came before an end are there when it is seen. In the
+                // other order their first one was read alone.
+                let is_over = self.own.has_error() || self.own.is_shut_down(RCV_SHUTDOWN);
                 let bytes = self
                     .own
                     .queue
@@ -625,8 +628,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                     .bytes
                     .len()
                     .saturating_sub(self.own.options.peek_skip(flags));
-                (bytes > 0 || self.own.has_error() || self.own.is_shut_down(RCV_SHUTDOWN))
-                    .then_some(Ok(bytes.max(1)))
+                (bytes > 0 || is_over).then_some(Ok(bytes.max(1)))
             };
             wait.wait_on(&self.own.readable, any)?
         };
