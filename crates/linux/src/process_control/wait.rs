@@ -196,13 +196,12 @@ fn wait(task: &Task, which: WaitSelector, options: u32) -> Result<Option<WaitSta
         .map_err(|_| Errno::ERESTARTSYS)??;
     if let Some(report) = &report {
         report.process.wait_until_announced();
-    }
-    if let Some(report) = &report
-        && options & sys::WNOWAIT == 0
-        && report.process.space().is_none()
-        && report.process.parent() == process.pid()
-    {
-        accounting::account_reaped_child(process, &report.process);
+        let is_reaped = options & sys::WNOWAIT == 0
+            && report.process.space().is_none()
+            && report.process.parent() == process.pid();
+        if is_reaped {
+            accounting::account_reaped_child(process, &report.process);
+        }
     }
     Ok(report)
 }
