@@ -50,6 +50,22 @@ pub struct Tag {
     ticket: u8,
 }
 
+/// A part of a request that the device has, with the pages that it was told of.
+pub struct InFlight<L> {
+    /// The request.
+    pub tag: Tag,
+    /// Pages of the part.
+    pub pages: ArrayVec<L, MAX_PIECES>,
+}
+
+impl<L: Lent> InFlight<L> {
+    /// Gives the pages back: the device has done with them, or never heard of them.
+    pub fn give_back(self) -> Tag {
+        self.pages.into_iter().for_each(Lent::completed);
+        self.tag
+    }
+}
+
 /// A part of a request that is over.
 pub struct Ended {
     /// The request.

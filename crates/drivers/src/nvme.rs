@@ -14,8 +14,8 @@ use task::Mutex;
 use virtqueue::{Address, Memory};
 
 use crate::lanes::{
-    Broken, Ended, Hardware, Lanes, Lent, MAX_LANES, MAX_PIECES, NotOffered, QUEUE_SIZE, Stuck,
-    Tag, lend,
+    Broken, Ended, Hardware, InFlight, Lanes, Lent, MAX_LANES, MAX_PIECES, NotOffered, QUEUE_SIZE,
+    Stuck, Tag, lend,
 };
 use crate::virtio_parts::Interrupt;
 
@@ -42,15 +42,9 @@ const MAX_DISCARD: u64 = 1 << 30;
 /// Looks at which a command has had no answer when it is aborted.
 const ABORT_AT: u8 = 2;
 
-/// A part of a request that the controller has.
-pub struct InFlight<L> {
-    tag: Tag,
-    pages: ArrayVec<L, MAX_PIECES>,
-}
-
 type DiskQueue<P> = Queue<<P as Parts>::Memory, InFlight<<P as Parts>::Lent>>;
 
-/// A controller with its own queue.
+/// A controller with its admin queue.
 struct Device<P: Parts> {
     name: String,
     controller: Controller<P::Function>,
@@ -58,14 +52,9 @@ struct Device<P: Parts> {
     namespaces: Vec<Namespace>,
 }
 
-/// A controller, and the threads that use it.
-struct Shared<P: Parts> {
-    lanes: Lanes<Device<P>, P::Interrupt>,
-}
-
-/// A namespace of an NVMe controller.
+/// A namespace of an NVMe controller, whose queues it shares with the others.
 pub struct NvmeDisk<P: Parts> {
-    shared: Arc<Shared<P>>,
+    lanes: Arc<Lanes<Device<P>, P::Interrupt>>,
     namespace: Namespace,
 }
 
@@ -99,9 +88,9 @@ pub fn start<P: Parts>(
         namespaces: started.namespaces,
     };
     let lanes = Lanes::new(device, started.queues, interrupts).ok_or(StartError::NoMemory)?;
-    let shared = Arc::new(Shared { lanes });
+    let lanes = Arc::new(lanes);
     let disk = |namespace| NvmeDisk {
-        shared: shared.clone(),
+        lanes: lanes.clone(),
         namespace,
     };
     Ok(namespaces.into_iter().map(disk).collect())
@@ -117,13 +106,13 @@ impl<P: Parts> NvmeDisk<P> {
     /// Description of the controller by itself.
     #[must_use]
     pub fn identity(&self) -> &Identity {
-        self.shared.lanes.hardware().controller.identity()
+        self.lanes.hardware().controller.identity()
     }
 
     /// Number of queue pairs.
     #[must_use]
     pub fn queues(&self) -> usize {
-        self.shared.lanes.queues()
+        self.lanes.queues()
     }
 }
 
@@ -177,7 +166,7 @@ fn submit<M: Memory, L: Lent>(
     let Err(refused) = queue.submit(command, data, value) else {
         return Ok(());
     };
-    refused.value.pages.into_iter().for_each(Lent::completed);
+    refused.value.give_back();
     Err(match refused.why {
         Refusal::Full => NotOffered::Full,
         Refusal::Broken(_) => NotOffered::Broken,
@@ -187,8 +176,7 @@ fn submit<M: Memory, L: Lent>(
 
 /// The end of a part of a request, whose pages are given back.
 fn ended<L: Lent>(completion: Completion<InFlight<L>>) -> Ended {
-    let InFlight { tag, pages } = completion.value;
-    pages.into_iter().for_each(Lent::completed);
+    let tag = completion.value.give_back();
     let outcome = completion
         .outcome
         .map(drop)
@@ -330,6 +318,6 @@ impl<P: Parts> BlockDevice for NvmeDisk<P> {
     }
 
     fn submit(&self, batch: &mut [Request<'_>]) {
-        self.shared.lanes.submit(self, &self.namespace, batch);
+        self.lanes.submit(self, &self.namespace, batch);
     }
 }

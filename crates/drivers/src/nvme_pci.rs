@@ -2,17 +2,16 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use devices::{Claim, DmaPage, PciDevice, Registers, Vector};
 use fs::block::{Disk, DiskNumbers};
-use guard::cpu::{self, CpuId};
+use guard::cpu;
 use nvme::Capabilities;
 use task::Event;
 
 use crate::nvme::{NvmeDisk, Parts, start};
 use crate::pci_parts::{
-    DiskOfMachine, Geometric, QueueMemory, pause, queue_memory, start_devices, text,
+    DiskOfMachine, Geometric, QueueMemory, pause, queue_memory, queue_vectors, start_devices, text,
 };
 
 /// Class of controllers: mass storage, non-volatile memory, NVM Express.
@@ -105,13 +104,7 @@ fn registers(claim: &Arc<Claim>, queues: usize) -> Result<Registers, String> {
 /// order, not their numbers.
 fn start_controller(device: &'static PciDevice, index: u32) -> Result<(), String> {
     let claim = device.claim().map_err(|error| text(&error))?;
-    let queues = usize::from(claim.vectors()).min(devices::vector_cpus());
-    let vectors: Vec<Vector> = (0..queues)
-        .map_while(|n| claim.vector(n as u16, CpuId(n as u32)).ok())
-        .collect();
-    if vectors.is_empty() {
-        return Err("it has no interrupt messages".into());
-    }
+    let vectors = queue_vectors(&claim)?;
     let registers = registers(&claim, vectors.len())?;
     let board = Board {
         claim: claim.clone(),

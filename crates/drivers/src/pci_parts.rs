@@ -3,6 +3,7 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::errno::Errno;
@@ -10,6 +11,7 @@ use block::{BlockDevice, Limits, PageCache, Request};
 use devices::{Claim, DmaMemory, DmaPage, PciDevice, Vector};
 use fs::block::{DiskDriver, DiskOpener, Protection};
 use fs::ioctl::IoctlRequest;
+use guard::cpu::CpuId;
 use pci::Function;
 use task::{Deadline, Event};
 use virtqueue::{Address, Memory, Unreachable};
@@ -72,6 +74,19 @@ pub fn queue_memory(claim: &Arc<Claim>, bytes: u64) -> Option<(QueueMemory, Addr
     let memory = claim.memory(usize::try_from(bytes).ok()?)?;
     let at = Address::new(memory.address().number());
     Some((QueueMemory(memory), at))
+}
+
+/// Interrupts for the queues of a function: one for each CPU that can have some, as far as the
+/// function has messages.
+pub fn queue_vectors(claim: &Arc<Claim>) -> Result<Vec<Vector>, String> {
+    let queues = usize::from(claim.vectors()).min(devices::vector_cpus());
+    let vectors: Vec<Vector> = (0..queues)
+        .map_while(|n| claim.vector(n as u16, CpuId(n as u32)).ok())
+        .collect();
+    if vectors.is_empty() {
+        return Err("it has no interrupt messages".into());
+    }
+    Ok(vectors)
 }
 
 /// An error as text.

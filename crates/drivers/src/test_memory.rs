@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec::Vec;
 
+use block::{BlockDevice, Operation, Request, Transfer};
 use virtqueue::{Address, Memory, Unreachable, Words};
 use vm::Page;
 
@@ -120,4 +121,54 @@ pub fn first_byte(page: &Page) -> u8 {
     page.read(0, &mut bytes);
     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn page");
     bytes[0]
+}
+
+/// Threads that write and read back, each a part of a disk from an offset on, in batches of any
+/// size; the parts: disk, processor of the thread, offset.
+pub fn hammer<D: BlockDevice + 'static>(
+    parts: impl Iterator<Item = (Arc<D>, usize, u64)>,
+    rounds: usize,
+) {
+    let threads: Vec<_> = (0..)
+        .zip(parts)
+        .map(|(thread, (disk, cpu, base))| {
+            std::thread::spawn(move || {
+                CPU.set(cpu);
+                for round in 0..rounds {
+                    write_and_read_back(&*disk, thread, base, round);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+/// Two transfers, the first of many pages, and a flush, in one batch.
+fn write_and_read_back(disk: &impl BlockDevice, thread: usize, base: u64, round: usize) {
+    let count = 1 + (round * 7 + thread) % 20;
+    let byte = (round * 31 + thread * 101) as u8;
+    let first = filled(count, byte);
+    let second = filled(1, !byte);
+    let transfer = |n: usize, pages| Transfer {
+        offset: base + n as u64 * 4096,
+        len: 4096 * <[Page]>::len(pages),
+        pages,
+    };
+    let mut batch = [
+        Request::new(Operation::Write(transfer(0, &first))),
+        Request::new(Operation::Write(transfer(count, &second))),
+        Request::new(Operation::Flush),
+    ];
+    disk.submit(&mut batch);
+    for request in &batch {
+        assert_eq!(request.outcome, Ok(()));
+    }
+    let back = filled(count + 1, 0);
+    assert_eq!(disk.execute(Operation::Read(transfer(0, &back))), Ok(()));
+    for (n, page) in back[..count].iter().enumerate() {
+        assert_eq!(first_byte(page), byte.wrapping_add(n as u8));
+    }
+    assert_eq!(first_byte(&back[count]), !byte);
 }

@@ -12,8 +12,8 @@ use virtio::blk::{StartError, Unmap};
 use virtqueue::{Address, BringUpError, Piece, TransportError};
 
 use crate::lanes::{
-    Broken, Ended, Hardware, Lanes, Lent, MAX_LANES, MAX_PIECES, NotOffered, QUEUE_SIZE, Stuck,
-    Tag, lend,
+    Broken, Ended, Hardware, InFlight, Lanes, Lent, MAX_LANES, MAX_PIECES, NotOffered, QUEUE_SIZE,
+    Stuck, Tag, lend,
 };
 use crate::virtio_parts::Parts;
 
@@ -27,12 +27,6 @@ pub trait DiskParts: Parts {
 
     /// Number of the processor that the thread is on.
     fn cpu() -> usize;
-}
-
-/// A part of a request that the device has.
-pub struct InFlight<L> {
-    tag: Tag,
-    pages: ArrayVec<L, MAX_PIECES>,
 }
 
 type DiskQueue<P> = Queue<<P as Parts>::Memory, InFlight<<P as DiskParts>::Lent>>;
@@ -160,7 +154,7 @@ fn submit<M: virtqueue::Memory, L: Lent>(
     let Err(refused) = queue.submit(operation, pieces, value) else {
         return Ok(());
     };
-    refused.value.pages.into_iter().for_each(Lent::completed);
+    refused.value.give_back();
     Err(match refused.why {
         Refusal::Full => NotOffered::Full,
         Refusal::Broken(_) => NotOffered::Broken,
@@ -175,8 +169,7 @@ fn submit<M: virtqueue::Memory, L: Lent>(
 
 /// The end of a part of a request, whose pages are given back.
 fn ended<L: Lent>(completion: Completion<InFlight<L>>) -> Ended {
-    let InFlight { tag, pages } = completion.value;
-    pages.into_iter().for_each(Lent::completed);
+    let tag = completion.value.give_back();
     let outcome = completion
         .outcome
         .map(drop)

@@ -38,9 +38,9 @@ pub trait Function {
 
 /// Looks at a controller without a pause in between.
 pub const QUICK_LOOKS: u32 = 64;
-/// Looks for the end of a command of the controller's own queue, at most.
+/// Looks for the end of a command of the admin queue, at most.
 const ADMIN_LOOKS: u32 = 30_000;
-/// Entries of the controller's own queue.
+/// Entries of the admin queue.
 const ADMIN_ENTRIES: u16 = 16;
 
 /// Size of the queues, as the driver wants it.
@@ -65,7 +65,7 @@ pub enum StartError {
     Broken(Rule),
     /// Controller that says that it cannot do what it must.
     Refused(Status),
-    /// A command of its own queue had no answer.
+    /// A command of the admin queue had no answer.
     Late,
     /// There is no memory.
     NoMemory,
@@ -111,7 +111,7 @@ impl From<Rule> for StartError {
     }
 }
 
-/// The controller's own queue, and a page for its answers. Nobody waits for its interrupts: who
+/// The admin queue, and a page for the controller's answers. Nobody waits for its interrupts: who
 /// asks looks.
 #[derive(Debug)]
 pub struct Admin<M> {
@@ -136,7 +136,7 @@ pub struct Controller<F> {
 pub struct Started<F, M, V> {
     /// The controller.
     pub controller: Controller<F>,
-    /// Its own queue.
+    /// Admin queue of the controller.
     pub admin: Admin<M>,
     /// Queue pairs for reading and writing.
     pub queues: Vec<Queue<M, V>>,
@@ -428,7 +428,7 @@ impl<F: Function> Way<'_, F> {
         }
     }
 
-    /// Does a command of the controller's own queue; the first word of its completion.
+    /// Does a command of the admin queue; the first word of its completion.
     fn ask<M: Memory>(
         &self,
         admin: &mut Admin<M>,
@@ -497,6 +497,7 @@ impl<F: Function> Way<'_, F> {
     ) -> Result<(Vec<Namespace>, Vec<(u32, Option<Nonsense>)>), StartError> {
         let bytes = self.describe(admin, cns::NAMESPACES, 0)?;
         let (ids, has_more) = identify::parse_list(bytes, identity.last_namespace)?;
+        let last = ids.last().copied().unwrap_or(0);
         let (mut namespaces, mut unusable) = (Vec::new(), Vec::new());
         for id in ids {
             match self.identify_namespace(admin, id)? {
@@ -505,7 +506,6 @@ impl<F: Function> Way<'_, F> {
             }
         }
         if has_more {
-            let last = namespaces.last().map_or(0, |namespace| namespace.id);
             unusable.push((last + 1, None));
         }
         Ok((namespaces, unusable))

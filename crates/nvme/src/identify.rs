@@ -51,9 +51,9 @@ fn number<const N: usize>(bytes: &[u8; BYTES], at: usize) -> [u8; N] {
 /// Description of a controller (figure 247), as far as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Serial number and model, in ASCII with blanks at their ends.
+    /// Serial number, in ASCII with blanks at its end.
     pub serial: [u8; 20],
-    /// Model.
+    /// Model, in ASCII with blanks at its end.
     pub model: [u8; 40],
     /// Bytes of a transfer, at most.
     pub transfer: usize,

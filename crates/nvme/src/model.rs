@@ -42,7 +42,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// So many blocks of zeros.
+    /// A namespace of `blocks` blocks of zeros.
     #[must_use]
     pub fn zeroed(block_bits: u8, blocks: usize) -> Self {
         Self {

@@ -151,7 +151,7 @@ impl<M: Memory, V> Queue<M, V> {
         })
     }
 
-    /// Number of the queue; 0 is the controller's own.
+    /// Number of the queue; 0 is the admin queue.
     #[must_use]
     pub const fn number(&self) -> u16 {
         self.number

@@ -100,13 +100,13 @@ impl Capabilities {
     }
 
     /// Bytes of registers up to the end of the doorbells of so many queue pairs beside the
-    /// controller's own.
+    /// admin queue's.
     #[must_use]
     pub const fn bytes(&self, queues: u16) -> usize {
         at::DOORBELLS + 2 * (queues as usize + 1) * self.stride
     }
 
-    /// Number of queue pairs, beside the controller's own, whose doorbells are in so many bytes.
+    /// Number of queue pairs, beside the admin queue's, whose doorbells are in so many bytes.
     #[must_use]
     pub const fn queues_within(&self, bytes: usize) -> usize {
         let pairs = bytes.saturating_sub(at::DOORBELLS) / (2 * self.stride);

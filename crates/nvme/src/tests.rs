@@ -17,7 +17,7 @@ use crate::registers::at;
 use crate::*;
 
 const MEMORY: u64 = 512 << 10;
-/// Where pages of data begin.
+/// Address from which on pages of data are handed out.
 const DATA: u64 = 128 << 10;
 const BLOCKS: u64 = 2048;
 

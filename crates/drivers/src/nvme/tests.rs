@@ -12,7 +12,7 @@ use virtqueue::Words;
 use vm::Page;
 
 use super::*;
-use crate::test_memory::{CPU, LentPage, Shared as Memory, filled, first_byte};
+use crate::test_memory::{self, CPU, LentPage, Shared as Memory, filled, first_byte};
 
 const DISK: u64 = 1 << 20;
 const RINGS: usize = 1 << 17;
@@ -161,46 +161,13 @@ impl Drop for Machine {
     }
 }
 
-/// Threads that write and read back, each its own part of a disk, in batches of any size.
+/// Two threads for each namespace, on both queues.
 fn hammer(machine: &Machine, rounds: usize) {
-    let threads: Vec<_> = (0..4_usize)
-        .map(|thread| {
-            let disk = machine.disks[thread % 2].clone();
-            std::thread::spawn(move || {
-                CPU.set(thread / 2);
-                let base = thread as u64 / 2 * (DISK / 2);
-                for round in 0..rounds {
-                    let count = 1 + (round * 7 + thread) % 20;
-                    let byte = (round * 31 + thread * 101) as u8;
-                    let first = filled(count, byte);
-                    let second = filled(1, !byte);
-                    let transfer = |n: usize, pages| Transfer {
-                        offset: base + n as u64 * 4096,
-                        len: 4096 * <[Page]>::len(pages),
-                        pages,
-                    };
-                    let mut batch = [
-                        Request::new(Operation::Write(transfer(0, &first))),
-                        Request::new(Operation::Write(transfer(count, &second))),
-                        Request::new(Operation::Flush),
-                    ];
-                    disk.submit(&mut batch);
-                    for request in &batch {
-                        assert_eq!(request.outcome, Ok(()));
-                    }
-                    let back = filled(count + 1, 0);
-                    assert_eq!(disk.execute(Operation::Read(transfer(0, &back))), Ok(()));
-                    for (n, page) in back[..count].iter().enumerate() {
-                        assert_eq!(first_byte(page), byte.wrapping_add(n as u8));
-                    }
-                    assert_eq!(first_byte(&back[count]), !byte);
-                }
-            })
-        })
-        .collect();
-    for thread in threads {
-        thread.join().unwrap();
-    }
+    let part = |n: usize| {
+        let (disk, half) = (machine.disks[n % 2].clone(), n / 2);
+        (disk, half, half as u64 * (DISK / 2))
+    };
+    test_memory::hammer((0..4).map(part), rounds);
 }
 
 #[test]

@@ -12,10 +12,9 @@ use task::Event;
 use virtio::blk::{Backend, BackendError, ID, SECTOR, Server};
 use virtqueue::Words;
 use virtqueue::{Areas, DeviceQueue, Features, Left, Memory, Setup, Status, Transport};
-use vm::Page;
 
 use super::*;
-use crate::test_memory::{CPU, LentPage, Shared, filled, first_byte};
+use crate::test_memory::{self, CPU, LentPage, Shared, filled, first_byte};
 use crate::virtio_parts::Interrupt;
 
 const QUEUES: u16 = 2;
@@ -302,47 +301,10 @@ impl Drop for Machine {
     }
 }
 
-/// Threads that write and read back, each its own part of the disk, in batches of any size.
+/// Each thread has a queue, or shares one.
 fn hammer(machine: &Machine, rounds: usize) {
-    let threads: Vec<_> = (0..4_usize)
-        .map(|thread| {
-            let disk = machine.disk().clone();
-            std::thread::spawn(move || {
-                CPU.set(thread);
-                let base = thread as u64 * (DISK / 4);
-                for round in 0..rounds {
-                    let count = 1 + (round * 7 + thread) % 20;
-                    let byte = (round * 31 + thread * 101) as u8;
-                    // Two transfers, the first of many pages.
-                    let first = filled(count, byte);
-                    let second = filled(1, !byte);
-                    let transfer = |n: usize, pages| Transfer {
-                        offset: base + n as u64 * 4096,
-                        len: 4096 * <[Page]>::len(pages),
-                        pages,
-                    };
-                    let mut batch = [
-                        Request::new(Wanted::Write(transfer(0, &first))),
-                        Request::new(Wanted::Write(transfer(count, &second))),
-                        Request::new(Wanted::Flush),
-                    ];
-                    disk.submit(&mut batch);
-                    for request in &batch {
-                        assert_eq!(request.outcome, Ok(()));
-                    }
-                    let back = filled(count + 1, 0);
-                    assert_eq!(disk.execute(Wanted::Read(transfer(0, &back))), Ok(()));
-                    for (n, page) in back[..count].iter().enumerate() {
-                        assert_eq!(first_byte(page), byte.wrapping_add(n as u8));
-                    }
-                    assert_eq!(first_byte(&back[count]), !byte);
-                }
-            })
-        })
-        .collect();
-    for thread in threads {
-        thread.join().unwrap();
-    }
+    let parts = (0..4).map(|n| (machine.disk().clone(), n, n as u64 * (DISK / 4)));
+    test_memory::hammer(parts, rounds);
 }
 
 #[test]

@@ -7,12 +7,14 @@ use alloc::vec::Vec;
 use devices::{DmaPage, PciDevice, Vector};
 use fs::DeviceId;
 use fs::block::{Disk, DiskNumbers};
-use guard::cpu::{self, CpuId};
+use guard::cpu;
 use task::Event;
 use virtio::pci::Pci;
 
 use super::{Board, Messages, is_kind, open};
-use crate::pci_parts::{DiskOfMachine, Geometric, QueueMemory, queue_memory, start_devices, text};
+use crate::pci_parts::{
+    DiskOfMachine, Geometric, QueueMemory, queue_memory, queue_vectors, start_devices, text,
+};
 use crate::virtio_blk::{DiskParts, VirtioDisk};
 use crate::virtio_parts::Parts;
 
@@ -69,13 +71,7 @@ fn disk_name(index: u32) -> String {
 /// Brings the `index`th disk up and makes it known.
 fn start_disk(device: &'static PciDevice, index: u32) -> Result<(), String> {
     let claim = device.claim().map_err(|error| text(&error))?;
-    let queues = usize::from(claim.vectors()).min(devices::vector_cpus());
-    let vectors: Vec<Vector> = (0..queues)
-        .map_while(|n| claim.vector(n as u16, CpuId(n as u32)).ok())
-        .collect();
-    if vectors.is_empty() {
-        return Err("it has no interrupt messages".into());
-    }
+    let vectors = queue_vectors(&claim)?;
     let transport = open(&claim, Messages::Queues)?;
     let memory = |bytes: u64| queue_memory(&claim, bytes);
     let name = disk_name(index);

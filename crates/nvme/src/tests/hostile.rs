@@ -91,6 +91,27 @@ fn a_transfer_has_a_limit_whatever_is_said() {
     }
 }
 
+/// A slot is used again, and the command that had it before is completed once more.
+#[test]
+fn a_completion_of_the_command_before_is_not_one_of_this() {
+    let bus = Bus::new();
+    let mut started = bus.start();
+    let queue = &mut started.queues[0];
+    let flush = Command::flush(1);
+    assert_eq!(
+        run(&bus, &started.controller, queue, flush, Data::None),
+        Ok(0)
+    );
+    queue.submit(flush, Data::None, 8).unwrap();
+    let mut entry = [0; 16];
+    entry[10..12].copy_from_slice(&queue.number().to_le_bytes());
+    entry[14] = 1;
+    let second = queue.completions().plus(16);
+    bus.memory.write(second, &entry).unwrap();
+    assert_eq!(queue.take(), Err(Rule::Id(0)));
+    assert_eq!(queue.in_flight(), 1);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
