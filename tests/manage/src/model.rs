@@ -392,6 +392,13 @@ impl Model {
         (free.saturating_sub(held.cpus_maybe) as u32, free as u32)
     }
 
+    /// Memory that is free at least, and at most.
+    pub(crate) fn free_memory(&self) -> (u64, u64) {
+        let held = self.held();
+        let free = (self.base.memory.free).saturating_sub(held.staged + held.granted);
+        (free.saturating_sub(held.granted_maybe), free)
+    }
+
     fn held(&self) -> Held {
         let mut held = Held::default();
         for instance in self.instances.values() {
@@ -455,7 +462,10 @@ impl Model {
             }
             Op::Resize(Resize { cpus, memory, .. }) => {
                 let bytes = memory.as_ref().map_or(0, |memory| memory.1);
-                self.may_come_to_have(cpus.unwrap_or(0), bytes);
+                // More than there is was refused, as a whole.
+                if bytes <= self.base.memory.free {
+                    self.may_come_to_have(cpus.unwrap_or(0), bytes);
+                }
             }
             Op::Apply { specs, prune } => {
                 let of_set = |instance: &Instance| instance.project != Project::None;

@@ -134,10 +134,9 @@ impl Model {
         if more > least {
             ways.push("could have");
         }
-        let held = self.held();
-        let taken = held.staged + held.granted + held.granted_maybe;
-        let enough = memory - instance.memory <= self.base.memory.free.saturating_sub(taken);
-        if !enough {
+        let (surely_free, maybe_free) = self.free_memory();
+        let added = memory - instance.memory;
+        if added > surely_free {
             ways.push("of memory are free");
         }
         let grows = more > 0 || memory > instance.memory;
@@ -145,7 +144,7 @@ impl Model {
         if grows && !resize.dry_run && (instance.memory < MAY_REFUSE || !sleeps) {
             ways.push("has refused the change");
         }
-        (ways, more <= most && enough)
+        (ways, more <= most && added <= maybe_free)
     }
 
     pub(super) fn judge_resize(&mut self, resize: &Resize, seen: &Observed) -> Verdict {

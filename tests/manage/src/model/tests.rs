@@ -386,6 +386,47 @@ fn what_became_of_a_killed_tools_work_is_looked_up() {
     assert!(model.observe(&twice).unwrap_err().contains("one name"));
 }
 
+/// A change of the memory of `a`.
+fn to_memory(mib: u64) -> Op {
+    Op::Resize(Resize {
+        name: "a".into(),
+        cpus: None,
+        memory: Some((format!("{mib}M"), mib * MIB)),
+        limit: None,
+        dry_run: false,
+    })
+}
+
+/// Any of it was once taken for granted: a killed tool that had asked for 64 GiB made the model
+/// expect that nothing was free any more.
+#[test]
+fn what_a_killed_tool_asked_for_may_be_granted_or_not() {
+    let refused = |has: u64, free: u64| {
+        let text = format!("skerry: b has {has} MiB, and {free} MiB of memory are free\n");
+        seen(1, "", &text)
+    };
+    let grown = |bytes: u64| resized((2, 34 * MIB), (2, bytes), Some(1));
+    for (asked, others_may_be_refused) in [(65_536, false), (1900, true)] {
+        let mut model = with(Program::Sleep);
+        let b = Op::RunDetached(spec("b", Program::Sleep));
+        model.judge(&b, &seen(0, "b\n", "")).unwrap();
+        model.loosen(&to_memory(asked));
+        model
+            .observe(&[
+                entry("a", 1, "running", None),
+                entry("b", 2, "running", None),
+            ])
+            .unwrap();
+        let Op::Resize(mut resize) = to_memory(334) else {
+            panic!("not a change")
+        };
+        resize.name = "b".into();
+        let refusal = model.judge(&Op::Resize(resize.clone()), &refused(34, 66));
+        assert_eq!(refusal.is_ok(), others_may_be_refused, "{asked}");
+        model.judge(&Op::Resize(resize), &grown(334 * MIB)).unwrap();
+    }
+}
+
 #[test]
 fn nobody_may_do_anything() {
     let denied = "skerry: cannot open /dev/skerry: Permission denied\n";

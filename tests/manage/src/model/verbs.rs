@@ -80,13 +80,12 @@ impl Model {
         if spec.cpus > least {
             possible.push(Some("free (asked for"));
         }
-        if spec.cpus <= most {
-            let held = self.held();
-            let taken = held.staged + held.granted + held.granted_maybe;
+        let (surely_free, maybe_free) = self.free_memory();
+        if spec.cpus <= most && spec.memory_taken() > surely_free {
+            possible.push(Some("free (asked for"));
+        }
+        if spec.cpus <= most && spec.memory_taken() <= maybe_free {
             possible.push(match spec.root {
-                _ if spec.memory_taken() > self.base.memory.free.saturating_sub(taken) => {
-                    Some("free (asked for")
-                }
                 Root::Large if memory <= LARGE_NEEDS => Some("does not fit"),
                 _ => None,
             });
