@@ -3,6 +3,7 @@
 
 mod boot;
 mod document;
+mod elastic;
 mod instance;
 mod metrics;
 mod micro;
@@ -28,7 +29,7 @@ use crate::{linux, paths};
 #[derive(Args)]
 pub struct Arguments {
     /// Metrics to measure: their names, or how they begin, or `boot` for all about boots and
-    /// instances [default: all metrics]
+    /// instances; or `elastic` alone, how long instances take to change [default: all metrics]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// A kernel to compare with, and what it is called in the table; more than one may be given
@@ -45,7 +46,7 @@ pub struct Arguments {
     #[arg(long, default_value = "", value_name = "ARGS")]
     append: String,
     /// How often each figure is measured, the systems in turn [default: 5, or 1 where instructions
-    /// are counted]
+    /// are counted; of `elastic` 100 and 20]
     #[arg(long, value_name = "K")]
     runs: Option<usize>,
     /// Measure one of the systems only: `skerry`, or what the others are called
@@ -65,6 +66,9 @@ pub struct Arguments {
 /// Milliseconds of a clock that counts instructions, one a nanosecond: what remains of a time when
 /// the emulator's own work (translating code, making memory) is left out.
 const COUNTED_MS: &str = "ms counted";
+
+/// Name for all about instances that come, change and go.
+const ELASTIC: &str = "elastic";
 
 /// Name of Skerry in tables and JSON.
 const SKERRY: &str = "skerry";
@@ -124,6 +128,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             bail!("no system is called {only:?}");
         }
     }
+    if arguments.names.iter().any(|name| name == ELASTIC) {
+        elastic::run(arguments, &systems)?;
+        discard_scratch();
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut table = Table::default();
     if arguments.names.iter().any(|name| name == "boot") {
         boot::measure(arguments, &systems, &mut table)?;
@@ -178,7 +187,10 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Metric>> {
         }));
         if chosen.len() == before {
             let known: Vec<_> = metrics::all().map(|metric| metric.name).collect();
-            bail!("no metric {name:?}; there are boot, {}", known.join(", "));
+            bail!(
+                "no metric {name:?}; there are boot, elastic, {}",
+                known.join(", ")
+            );
         }
     }
     Ok(chosen)

@@ -162,7 +162,7 @@ fn cell(figure: Option<&Figure>) -> String {
 }
 
 /// A number with its thousands apart; a decimal where it is small.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     if value.fract() != 0.0 && value < 1000.0 {
         return format!("{value:.1}");
     }
