@@ -1,5 +1,6 @@
 //! The page cache: pages of a block device, or of a file on one, that are in memory.
 
+mod direct;
 mod file;
 
 use alloc::collections::BTreeMap;
@@ -44,6 +45,15 @@ struct Cached {
     is_referenced: bool,
     /// Of a file's: whether there are blocks for all of it, so that a mapping may change it.
     is_prepared: bool,
+}
+
+/// Further pages that are brought in with one that is not there.
+#[derive(Clone, Copy)]
+enum ReadAhead {
+    /// Wanted pages, up to this one, and more if the page before is there: somebody reads on.
+    Sequential(u64),
+    /// No further pages: a part of the one is written.
+    Off,
 }
 
 /// Pages that are to be written back.
@@ -103,6 +113,19 @@ fn page_spans(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Rang
 /// Numbers of the pages that a range of bytes touches.
 fn pages_of(bytes: &Range<u64>) -> Range<u64> {
     bytes.start / PAGE..bytes.end.div_ceil(PAGE)
+}
+
+/// Up to `count` pages for a request: as many as there are, and one at least.
+fn new_pages(count: usize) -> Result<Pages, Errno> {
+    let mut pages = Pages::new();
+    for _ in 0..count {
+        match new_page() {
+            Ok(page) => pages.push(page),
+            Err(error) if pages.is_empty() => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(pages)
 }
 
 /// A page of what programs may have.
@@ -165,7 +188,8 @@ impl PageCache {
         let end = (offset + len as u64).div_ceil(PAGE);
         let mut done = 0;
         for (index, within, range) in page_spans(offset, len) {
-            let read = self.with_page(index, end, |cached| {
+            let ahead = ReadAhead::Sequential(end);
+            let read = self.with_page(index, ahead, |cached| {
                 cached.page.read(within, &mut buf[range.clone()]);
             });
             match read {
@@ -200,7 +224,7 @@ impl PageCache {
             let written = if whole {
                 self.with_any_page(index, change)
             } else {
-                self.with_page(index, index + 1, change)
+                self.with_page(index, ReadAhead::Off, change)
             };
             match written {
                 Ok(()) => done = range.end,
@@ -214,12 +238,11 @@ impl PageCache {
         Ok(done)
     }
 
-    /// Calls `then` with page `index`, which is brought in if need be, and those behind it up to
-    /// `end`, or more where somebody reads on.
+    /// Calls `then` with page `index`, which is brought in if need be.
     fn with_page<R>(
         &self,
         index: u64,
-        end: u64,
+        ahead: ReadAhead,
         then: impl FnOnce(&mut Cached) -> R,
     ) -> Result<R, Errno> {
         loop {
@@ -229,7 +252,7 @@ impl PageCache {
                 return Ok(then(cached));
             }
             drop(contents);
-            self.fill(index, end)?;
+            self.fill(index, ahead)?;
         }
     }
 
@@ -279,27 +302,23 @@ impl PageCache {
         }
     }
 
-    /// Reads the pages from `index` to `end` that are missing from there on, and further ones if
-    /// the page before is there.
-    fn fill(&self, index: u64, end: u64) -> Result<(), Errno> {
+    /// Reads page `index`, and what is missing of those ahead.
+    fn fill(&self, index: u64, ahead: ReadAhead) -> Result<(), Errno> {
         let capacity = self.device.capacity();
         let (wanted, count) = {
             let contents = self.contents.lock();
             let is_missing = |index: &u64| !contents.pages.contains_key(index);
-            let is_sequential = index == 0 || !is_missing(&(index - 1));
+            let follows = index == 0 || !is_missing(&(index - 1));
             let last = (index + MAX_PAGES as u64).min(capacity.div_ceil(PAGE));
-            let until = if is_sequential { last } else { end.min(last) };
+            let (end, until) = match ahead {
+                ReadAhead::Sequential(end) if follows => (end, last),
+                ReadAhead::Sequential(end) => (end, end.min(last)),
+                ReadAhead::Off => (index + 1, last.min(index + 1)),
+            };
             let count = (index..until).take_while(is_missing).count();
             (end - index, count)
         };
-        let mut pages = Pages::new();
-        for _ in 0..count {
-            match new_page() {
-                Ok(page) => pages.push(page),
-                Err(error) if pages.is_empty() => return Err(error),
-                Err(_) => break,
-            }
-        }
+        let mut pages = new_pages(count)?;
         {
             let mut contents = self.contents.lock();
             // A file may have become shorter, and then has no pages there any more.
@@ -362,9 +381,8 @@ impl PageCache {
         (!run.is_empty()).then_some(Due::Run(first, run))
     }
 
-    /// Writes pages that [`Self::next_due`] gave, notes an error, and returns the number of the
-    /// page behind them.
-    fn write_run(&self, first: u64, run: Pages) -> u64 {
+    /// Writes pages that [`Self::next_due`] gave, and notes an error.
+    fn write_run(&self, first: u64, run: Pages) -> Result<(), Errno> {
         let behind = first + run.len() as u64;
         let capacity = self.device.capacity();
         let outcome = if first * PAGE < capacity {
@@ -378,7 +396,7 @@ impl PageCache {
         let cleaned = contents.finish_writing(first..behind, outcome);
         self.uncount_dirty(cleaned);
         self.changed.notify_all(&contents);
-        behind
+        outcome
     }
 
     /// Whether a page is not as on the device.
@@ -393,7 +411,11 @@ impl PageCache {
         let mut next = pages.start;
         while let Some(due) = self.next_due(next..pages.end, before) {
             next = match due {
-                Due::Run(first, run) => self.write_run(first, run),
+                Due::Run(first, run) => {
+                    let behind = first + run.len() as u64;
+                    let _noted = self.write_run(first, run);
+                    behind
+                }
                 Due::Writing(index, _) => index + 1,
             };
         }
@@ -403,17 +425,31 @@ impl PageCache {
     /// somebody else is writing is waited for, and written once more if programs have written to it
     /// since that began: the device may have read it before.
     pub fn write_range(&self, bytes: Range<u64>) {
-        let pages = pages_of(&bytes);
+        let _noted = self.write_pages(pages_of(&bytes));
+    }
+
+    /// The same for pages: how many of them this call has written itself.
+    ///
+    /// # Errors
+    /// The first error of those, when all have been tried.
+    fn write_pages(&self, pages: Range<u64>) -> Result<usize, Errno> {
+        let (mut count, mut outcome) = (0, Ok(()));
+        let mut write = |first: u64, run: Pages| {
+            let behind = first + run.len() as u64;
+            count += run.len();
+            outcome = outcome.and(self.write_run(first, run));
+            behind
+        };
         let mut next = pages.start;
         while let Some(due) = self.next_due(next..pages.end, u64::MAX) {
             next = match due {
-                Due::Run(first, run) => self.write_run(first, run),
+                Due::Run(first, run) => write(first, run),
                 Due::Writing(index, is_newer) => {
                     self.wait_until_written(index);
                     if is_newer {
                         match self.next_due(index..index + 1, u64::MAX) {
                             Some(Due::Run(first, run)) => {
-                                self.write_run(first, run);
+                                write(first, run);
                             }
                             // Somebody else was quicker, and began after the programs had written.
                             Some(Due::Writing(..)) => self.wait_until_written(index),
@@ -424,6 +460,7 @@ impl PageCache {
                 }
             };
         }
+        outcome.map(|()| count)
     }
 
     /// Waits until the device is not writing page `index`.

@@ -129,6 +129,8 @@ enum Step {
     Write(usize, usize, u8),
     Sync,
     WriteRange(usize, usize),
+    ReadDirect(usize, usize),
+    WriteDirect(usize, usize, u8),
     Zero(usize, usize),
     Fail(usize),
 }
@@ -140,6 +142,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (place(), 1..=u8::MAX).prop_map(|((at, len), byte)| Step::Write(at, len, byte)),
         2 => Just(Step::Sync),
         1 => place().prop_map(|(at, len)| Step::WriteRange(at, len)),
+        2 => place().prop_map(|(at, len)| Step::ReadDirect(at, len)),
+        3 => (place(), 1..=u8::MAX).prop_map(|((at, len), byte)| Step::WriteDirect(at, len, byte)),
         1 => (0..SECTORS, 0..40usize).prop_map(|(at, len)| Step::Zero(at, len.min(SECTORS - at))),
         1 => (1..4usize).prop_map(Step::Fail),
     ]
@@ -156,15 +160,20 @@ proptest! {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let device = Device::new();
         let cache = PageCache::new(device.clone()).unwrap();
-        let mut told = cache.sample_errors();
+        let told = task::Mutex::new(cache.sample_errors());
         let mut model = vec![0; LEN];
         // What a sync without an error has promised; `None` where something was written since.
         let mut promised: Vec<Option<u8>> = vec![Some(0); LEN];
         for step in steps {
             match step {
-                Step::Read(at, len) => {
+                Step::Read(at, len) | Step::ReadDirect(at, len) => {
                     let mut buf = vec![0; len];
-                    match cache.read(at as u64, &mut buf) {
+                    let result = if matches!(step, Step::Read(..)) {
+                        cache.read(at as u64, &mut buf)
+                    } else {
+                        cache.read_direct(at as u64, &mut buf)
+                    };
+                    match result {
                         Ok(n) => prop_assert!(
                             buf[..n] == model[at.min(LEN)..at.min(LEN) + n],
                             "{at}+{n} reads differently"
@@ -186,7 +195,8 @@ proptest! {
                     let had_failing = device.0.lock().unwrap().failing;
                     cache.sync();
                     let used = had_failing > device.0.lock().unwrap().failing;
-                    match cache.check_errors(&mut told) {
+                    let outcome = cache.check_errors(&mut told.lock());
+                    match outcome {
                         Ok(()) => {
                             prop_assert!(!used, "a failure was not told");
                             prop_assert!(device.0.lock().unwrap().shown == model);
@@ -212,6 +222,26 @@ proptest! {
                         promised.fill(None);
                     }
                 }
+                Step::WriteDirect(at, len, byte) => {
+                    let Ok(n) = cache.write(at as u64, &vec![byte; len]) else {
+                        continue;
+                    };
+                    let range = at.min(LEN)..at.min(LEN) + n;
+                    model[range.clone()].fill(byte);
+                    promised[range.clone()].fill(None);
+                    let had_failing = device.0.lock().unwrap().failing;
+                    let result = cache.write_through(at as u64..(at + n) as u64, &told);
+                    let failed = had_failing > device.0.lock().unwrap().failing;
+                    prop_assert_eq!(result, if failed { Err(Errno::EIO) } else { Ok(()) });
+                    if failed {
+                        device.0.lock().unwrap().failing = 0;
+                        cache.write(0, &model).unwrap();
+                        promised.fill(None);
+                    } else {
+                        let device = device.0.lock().unwrap();
+                        prop_assert!(device.shown[range.clone()] == model[range]);
+                    }
+                }
                 Step::Zero(at, len) => {
                     let (offset, len) = (at * SECTOR, len * SECTOR);
                     let range = offset as u64..(offset + len) as u64;
@@ -232,6 +262,30 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn direct_transfers_keep_no_pages_but_those_that_are_in_use() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = Device::new();
+    let cache = PageCache::new(device.clone()).unwrap();
+    let pages = block::writeback::device_pages();
+    assert_eq!(cache.read_direct(0, &mut vec![0; LEN + 1]), Ok(LEN));
+    let told = task::Mutex::new(cache.sample_errors());
+    assert_eq!(cache.write(4608, &[1; 9000]), Ok(9000));
+    cache.write_through(4608..13_608, &told).unwrap();
+    assert_eq!(block::writeback::device_pages(), pages);
+    assert!(device.0.lock().unwrap().shown[4608..13_608] == [1; 9000]);
+    // What is newer than the device is read, and what somebody has mapped changes and stays.
+    let mapped = cache.page(2).unwrap();
+    cache.write(4096, &[2; 4096]).unwrap();
+    let mut bytes = vec![0; 8192];
+    assert_eq!(cache.read_direct(4096, &mut bytes), Ok(8192));
+    assert!(bytes[..4096] == [2; 4096] && bytes[4096..] == [1; 4096]);
+    cache.write(8192, &[3; 4096]).unwrap();
+    cache.write_through(8192..12_288, &told).unwrap();
+    mapped.read(0, &mut bytes[..1]);
+    assert_eq!((bytes[0], block::writeback::device_pages() - pages), (3, 2));
 }
 
 #[test]

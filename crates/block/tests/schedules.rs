@@ -88,6 +88,26 @@ fn readers_of_the_same_pages_see_what_the_device_has() {
 }
 
 #[test]
+fn what_was_written_directly_is_read_by_who_read_before_it_ended() {
+    Model::new().preemptions(3).check(|| {
+        let (device, cache) = cache();
+        let theirs = cache.clone();
+        let reader = spawn("reader", move || {
+            theirs.read(0, &mut [0; 8]).unwrap();
+        });
+        let told = Mutex::new(cache.sample_errors());
+        cache.write(0, &[2; PAGE]).unwrap();
+        cache.write_through(0..PAGE as u64, &told).unwrap();
+        assert_eq!(device.0.lock()[0], 2, "it ended before the device had it");
+        reader.join();
+        let (mut kept, mut direct) = ([0; 1], [0; 1]);
+        cache.read(0, &mut kept).unwrap();
+        cache.read_direct(0, &mut direct).unwrap();
+        assert_eq!((kept, direct), ([2], [2]), "an older page is in the cache");
+    });
+}
+
+#[test]
 fn a_cache_that_forgets_while_others_read_and_write_ends() {
     Model::new().preemptions(2).check(|| {
         let (_, cache) = cache();

@@ -9,7 +9,7 @@ use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use vm::Page;
 
-use super::{Cached, PAGE, PageCache, State, page_spans};
+use super::{Cached, PAGE, PageCache, ReadAhead, State, page_spans};
 use crate::{BlockDevice, writeback};
 
 const ZEROS: [u8; 256] = [0; 256];
@@ -52,7 +52,7 @@ impl PageCache {
             let written = if is_whole || index * PAGE >= size {
                 self.with_any_page(index, change)
             } else {
-                self.with_page(index, index + 1, change)
+                self.with_page(index, ReadAhead::Off, change)
             };
             match written {
                 Ok(()) => done = range.end,
@@ -99,7 +99,9 @@ impl PageCache {
     /// # Errors
     /// The device's; `ENOMEM`.
     pub fn page(&self, index: u64) -> Result<Page, Errno> {
-        self.with_page(index, index + 1, |cached| cached.page.clone())
+        self.with_page(index, ReadAhead::Sequential(index + 1), |cached| {
+            cached.page.clone()
+        })
     }
 
     /// Page `index` if it is in the cache.
@@ -144,7 +146,7 @@ impl PageCache {
     /// # Errors
     /// As [`Self::page`].
     pub fn set_prepared(&self, index: u64) -> Result<Page, Errno> {
-        self.with_page(index, index + 1, |cached| {
+        self.with_page(index, ReadAhead::Sequential(index + 1), |cached| {
             cached.is_prepared = true;
             self.mark_dirty(cached);
             cached.page.clone()
