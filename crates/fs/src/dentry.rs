@@ -462,6 +462,16 @@ impl Path {
         self.inode().metadata()
     }
 
+    /// Alignment in bytes of the offsets and lengths of transfers with `O_DIRECT`; `None`: the file
+    /// is not opened with that.
+    #[must_use]
+    pub fn direct_alignment(&self) -> Option<u32> {
+        match self.inode().kind() {
+            FileType::Block => crate::block::direct_alignment(self.inode().device()?),
+            _ => self.inode().direct_alignment(),
+        }
+    }
+
     /// Refuses on a mount that is read-only.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ pub fn seek_position(position: u64, end: Option<u64>, whence: Whence, offset: i6
 }
 
 /// Refuses a transfer that would go beyond the greatest offset.
-fn check_end(offset: u64, len: usize) -> Result<()> {
+pub(crate) fn check_end(offset: u64, len: usize) -> Result<()> {
     let end = offset.checked_add(len as u64);
     if end.is_some_and(|end| i64::try_from(end).is_ok()) {
         Ok(())

@@ -417,6 +417,12 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::ENOTTY)
     }
 
+    /// Alignment in bytes of the offsets and lengths of transfers with `O_DIRECT`. `None`: it is
+    /// not opened with that, as there is no cache to go past.
+    fn direct_alignment(&self) -> Option<u32> {
+        None
+    }
+
     /// Whether it is known of the file which attributes it has. Special files and links get some
     /// from their directory, and no others.
     fn has_known_attributes(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
 
@@ -53,6 +54,27 @@ pub fn zero_out(disk: &File, at: u64, len: u64) -> io::Result<()> {
     let range = [at, len];
     // SAFETY: it reads two numbers of 64 bits.
     checked(unsafe { libc::ioctl(disk.as_raw_fd(), BLKZEROOUT, range.as_ptr()) })
+}
+
+/// Bytes of a block of direct transfers.
+pub const DIRECT_BLOCK: u64 = 512;
+
+/// Opens a file to read and write it past the cache (`O_DIRECT`).
+///
+/// # Errors
+/// `open(2)`'s.
+pub fn open_direct(path: &Path) -> Result<File> {
+    let mut how = File::options();
+    how.read(true).write(true).custom_flags(libc::O_DIRECT);
+    how.open(path)
+        .with_context(|| format!("{} with O_DIRECT", path.display()))
+}
+
+/// A part of `buffer` of so many bytes that begins at a multiple of a block, as Linux wants it.
+pub fn aligned(buffer: &mut Vec<u8>, len: u64) -> &mut [u8] {
+    buffer.resize((len + DIRECT_BLOCK) as usize, 0);
+    let skip = buffer.as_ptr().align_offset(DIRECT_BLOCK as usize);
+    &mut buffer[skip..skip + len as usize]
 }
 
 /// Has the machine forget what it has cached and need not have.

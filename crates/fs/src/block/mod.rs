@@ -266,13 +266,29 @@ pub fn disks() -> Vec<Arc<Disk>> {
 /// Opens a disk by number.
 ///
 /// # Errors
-/// `ENXIO` if there is none; `EBUSY` if somebody else has it for himself; `EINVAL` with `O_DIRECT`.
+/// `ENXIO` if there is none; `EBUSY` if somebody else has it for himself.
 pub fn open(id: DeviceId, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
     let disk = DISKS.lock().get(&id).cloned().ok_or(Errno::ENXIO)?;
-    if flags.contains(OpenFlags::DIRECT) {
-        return Err(Errno::EINVAL);
-    }
     Ok(Arc::new(OpenDisk::new(disk, flags)?))
+}
+
+/// Alignment in bytes of the offsets and lengths of direct transfers of a disk, if there is one.
+#[must_use]
+pub fn direct_alignment(id: DeviceId) -> Option<u32> {
+    let disk = DISKS.lock().get(&id).cloned()?;
+    Some(disk.cache.device().limits().logical_block)
+}
+
+/// Refuses a direct transfer that is not made of whole blocks of `alignment` bytes.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn check_direct(offset: u64, len: usize, alignment: u32) -> Result<()> {
+    if (offset | len as u64).is_multiple_of(alignment.into()) {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// A disk that a file system has for itself, as with `O_EXCL`, until dropped.

@@ -9,7 +9,7 @@ use abi::layout::PAGE_SIZE;
 use linux_raw_sys::ioctl;
 use task::Mutex;
 
-use super::{Disk, DiskOpener, Protection};
+use super::{Disk, DiskOpener, Protection, check_direct};
 use crate::Result;
 use crate::file::{File, FileOps, OpenFlags, Whence};
 use crate::file_ops::seek_position;
@@ -43,7 +43,23 @@ impl OpenDisk {
         self.disk.cache.device()
     }
 
-    /// Writes, and with `O_SYNC` or `O_DSYNC` not into the cache only.
+    fn is_direct(&self, file: &File, offset: u64, len: usize) -> Result<bool> {
+        let is_direct = file.flags().contains(OpenFlags::DIRECT);
+        if is_direct {
+            check_direct(offset, len, self.device().limits().logical_block)?;
+        }
+        Ok(is_direct)
+    }
+
+    fn read_from(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if self.is_direct(file, offset, buf.len())? {
+            self.disk.cache.read_direct(offset, buf)
+        } else {
+            self.disk.cache.read(offset, buf)
+        }
+    }
+
+    /// Writes, and with `O_SYNC`, `O_DSYNC` or `O_DIRECT` not into the cache only.
     fn write_and_sync(&self, file: &File, offset: u64, buf: &[u8]) -> Result<usize> {
         if self.device().is_read_only() {
             return Err(Errno::EPERM);
@@ -57,7 +73,14 @@ impl OpenDisk {
         } else {
             offset
         };
-        let n = self.disk.cache.write(offset, buf)?;
+        let cache = &self.disk.cache;
+        let n = if self.is_direct(file, offset, buf.len())? {
+            let n = cache.write(offset, buf)?;
+            cache.write_through(offset..offset + n as u64, &self.told)?;
+            n
+        } else {
+            cache.write(offset, buf)?
+        };
         if file.flags().contains(OpenFlags::DSYNC) {
             self.sync()?;
         }
@@ -115,7 +138,7 @@ fn require_privilege(request: &IoctlRequest<'_>) -> Result<()> {
 impl FileOps for OpenDisk {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         file.with_offset(|offset| {
-            let n = self.disk.cache.read(*offset, buf)?;
+            let n = self.read_from(file, *offset, buf)?;
             *offset += n as u64;
             Ok(n)
         })
@@ -133,8 +156,8 @@ impl FileOps for OpenDisk {
         true
     }
 
-    fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.disk.cache.read(offset, buf)
+    fn read_at(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_from(file, offset, buf)
     }
 
     fn write_at(&self, file: &File, offset: u64, buf: &[u8]) -> Result<usize> {

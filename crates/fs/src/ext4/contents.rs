@@ -236,13 +236,27 @@ impl Contents {
     }
 
     pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_with(offset, buf, PageCache::read)
+    }
+
+    fn read_with(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        read: impl Fn(&PageCache, u64, &mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
         let left = self.size().saturating_sub(offset);
         let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        match self.cache.read(offset, &mut buf[..len]) {
+        match read(&self.cache, offset, &mut buf[..len]) {
             // It has become shorter meanwhile.
             Err(_) if offset >= self.size() => Ok(0),
             read => read,
         }
+    }
+
+    /// Reads past the cache.
+    pub(super) fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_with(offset, buf, PageCache::read_direct)
     }
 
     /// Has blocks for a range that is going to be written. The offset up to which there are some.

@@ -50,6 +50,11 @@ impl DiskDevice {
         })
     }
 
+    /// Bytes of a block of the disk.
+    pub(super) fn logical_block(&self) -> u32 {
+        self.claim.disk().device().limits().logical_block
+    }
+
     /// Fills pages from the disk.
     pub(super) fn read_pages(&self, offset: u64, len: u64, pages: &[Page]) -> Result<()> {
         let disk = self.claim.disk();
@@ -98,7 +103,7 @@ impl DiskDevice {
 
     /// Bounds of the disk's blocks that hold a range.
     fn around(&self, offset: u64, len: usize) -> (u64, u64) {
-        let block = u64::from(self.claim.disk().device().limits().logical_block);
+        let block = u64::from(self.logical_block());
         let start = offset - offset % block;
         let end = (offset + len as u64).next_multiple_of(block);
         (start, end - start)

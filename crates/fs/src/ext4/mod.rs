@@ -402,6 +402,11 @@ impl Ext4Fs {
         drop(old);
     }
 
+    /// Bytes of a block of the disk, the least that is read or written.
+    fn logical_block(&self) -> u32 {
+        self.device.logical_block()
+    }
+
     /// Place of a new opener among the failures to write files back.
     fn sample_errors(&self) -> ErrorCursor {
         self.errors.lock().sample()

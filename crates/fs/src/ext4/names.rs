@@ -396,6 +396,10 @@ impl Inode for Ext4Inode {
         }
     }
 
+    fn direct_alignment(&self) -> Option<u32> {
+        (self.file_type() == FileType::Regular).then(|| self.fs().logical_block())
+    }
+
     fn has_known_attributes(&self) -> bool {
         true
     }

@@ -8,8 +8,9 @@ use linux_raw_sys::general::MS_SYNCHRONOUS;
 use task::Mutex;
 
 use super::inode::Ext4Inode;
-use crate::file_ops::{DirectoryOps, RegularFileOps};
-use crate::{DirEntry, File, FileOps, OpenFlags, Result, Whence};
+use crate::block::check_direct;
+use crate::file_ops::{DirectoryOps, RegularFileOps, check_end};
+use crate::{DirEntry, File, FileOps, Inode, OpenFlags, Result, Whence};
 
 /// An opening of a regular file.
 pub(super) struct OpenFile {
@@ -35,6 +36,40 @@ impl OpenFile {
         cache.check_errors(&mut self.told.lock())
     }
 
+    /// Refuses a direct transfer that is not made of whole blocks.
+    fn check_direct(&self, offset: u64, len: usize) -> Result<()> {
+        check_end(offset, len)?;
+        check_direct(offset, len, self.inode.fs().logical_block())
+    }
+
+    /// Reads past the cache (`O_DIRECT`).
+    fn read_direct(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.check_direct(offset, buf.len())?;
+        let n = self.inode.contents()?.read_direct(offset, buf)?;
+        file.file_accessed();
+        Ok(n)
+    }
+
+    /// Writes at an offset, or behind the end if it was opened so, and keeps nothing in the cache
+    /// (`O_DIRECT`). Where it began, and how much was written.
+    fn write_direct(&self, file: &File, offset: u64, buf: &[u8]) -> Result<(u64, usize)> {
+        if buf.is_empty() {
+            return Ok((offset, 0));
+        }
+        let contents = self.inode.contents()?;
+        let appends = file.flags().contains(OpenFlags::APPEND);
+        let offset = if appends { contents.size() } else { offset };
+        self.check_direct(offset, buf.len())?;
+        let (at, n) = if appends {
+            self.inode.append(buf)?
+        } else {
+            (offset, self.inode.write_at(offset, buf)?)
+        };
+        let written = at..at + n as u64;
+        contents.cache().write_through(written, &self.told)?;
+        Ok((at, n))
+    }
+
     /// Writes, and with `O_SYNC` or `O_DSYNC` not into the cache only.
     fn synced(&self, file: &File, written: Result<usize>) -> Result<usize> {
         let flags = file.path().mount().super_block().flags();
@@ -51,11 +86,27 @@ impl OpenFile {
 
 impl FileOps for OpenFile {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        RegularFileOps.read(file, buf)
+        if !file.flags().contains(OpenFlags::DIRECT) {
+            return RegularFileOps.read(file, buf);
+        }
+        file.with_offset(|offset| {
+            let n = self.read_direct(file, *offset, buf)?;
+            *offset += n as u64;
+            Ok(n)
+        })
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        self.synced(file, RegularFileOps.write(file, buf))
+        let written = if file.flags().contains(OpenFlags::DIRECT) {
+            file.with_offset(|offset| {
+                let (at, n) = self.write_direct(file, *offset, buf)?;
+                *offset = at + n as u64;
+                Ok(n)
+            })
+        } else {
+            RegularFileOps.write(file, buf)
+        };
+        self.synced(file, written)
     }
 
     fn supports_pread(&self) -> bool {
@@ -63,11 +114,20 @@ impl FileOps for OpenFile {
     }
 
     fn read_at(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        RegularFileOps.read_at(file, offset, buf)
+        if file.flags().contains(OpenFlags::DIRECT) {
+            self.read_direct(file, offset, buf)
+        } else {
+            RegularFileOps.read_at(file, offset, buf)
+        }
     }
 
     fn write_at(&self, file: &File, offset: u64, buf: &[u8]) -> Result<usize> {
-        self.synced(file, RegularFileOps.write_at(file, offset, buf))
+        let written = if file.flags().contains(OpenFlags::DIRECT) {
+            self.write_direct(file, offset, buf).map(|(_, n)| n)
+        } else {
+            RegularFileOps.write_at(file, offset, buf)
+        };
+        self.synced(file, written)
     }
 
     fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {

@@ -155,9 +155,9 @@ fn open_tmpfile(
         uid: walk.cred.uid,
         gid: walk.cred.gid,
     };
-    refuse_direct(flags)?;
     let inode = dir.inode().tmpfile(&new)?;
     let path = Path::tmpfile(&dir, inode);
+    refuse_direct(&path, flags)?;
     let writing = Some(WriteAccess::acquire(&path)?).filter(|_| flags.is_writable());
     Ok(match path.inode().clone().open(flags)? {
         Some(ops) => File::with_write_access(path, ops, flags, writing),
@@ -257,7 +257,7 @@ fn open_without_notify(
         }
         lease::break_lease(inode, flags)?;
     }
-    refuse_direct(flags)?;
+    refuse_direct(&path, flags)?;
     if truncate {
         inode.truncate(0)?;
         inotify::notify_path(&path, sys::IN_MODIFY);
@@ -281,10 +281,11 @@ fn open_without_notify(
     Ok(File::with_write_access(path, ops, flags, writing))
 }
 
-/// Refuses `O_DIRECT`: nothing that is opened by name has a cache to go past. A file that was made
-/// for it stays, as on Linux.
-fn refuse_direct(flags: OpenFlags) -> Result<()> {
-    if flags.contains(OpenFlags::DIRECT) {
+/// Refuses `O_DIRECT` where there is no cache to go past. A file that was made for it stays, as on
+/// Linux. (Of a disk that is not there opening it tells.)
+fn refuse_direct(path: &Path, flags: OpenFlags) -> Result<()> {
+    let is_disk = path.inode().kind() == FileType::Block;
+    if flags.contains(OpenFlags::DIRECT) && !is_disk && path.direct_alignment().is_none() {
         Err(Errno::EINVAL)
     } else {
         Ok(())

@@ -224,8 +224,10 @@ fn set_status_flags(task: &Task, file: &Arc<File>, fd: Fd, mut flags: OpenFlags)
     if (flags - before).contains(OpenFlags::NOATIME) && !task.fs_cred().owns(&file.metadata()) {
         return Err(Errno::EPERM);
     }
-    // It makes packets of what is written to a pipe. Nothing else has a cache to go past.
-    if flags.contains(OpenFlags::DIRECT) && file.inode().kind() != FileType::Fifo {
+    // It makes packets of what is written to a pipe.
+    let has_direct =
+        || file.inode().kind() == FileType::Fifo || file.path().direct_alignment().is_some();
+    if flags.contains(OpenFlags::DIRECT) && !has_direct() {
         return Err(Errno::EINVAL);
     }
     // What is always ready sends no signals.

@@ -11,7 +11,7 @@ use abi::layout::PAGE_SIZE;
 use fs::eventfd::EventFd;
 use fs::pipe::PipeEnd;
 use fs::poll::Events;
-use fs::{File, FileOps, FileType, Whence};
+use fs::{File, FileOps, FileType, OpenFlags, Whence};
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use net::SocketType;
@@ -92,6 +92,18 @@ fn bounce_buffer<'a>(
     }
 }
 
+/// Refuses a transfer that goes in several steps, the last of which would not be made of whole
+/// blocks (`O_DIRECT`): before the first.
+fn check_direct(file: &File, wanted: usize) -> Result<(), Errno> {
+    if wanted > BOUNCE_BUFFER_LEN
+        && file.flags().contains(OpenFlags::DIRECT)
+        && let Some(alignment) = file.path().direct_alignment()
+    {
+        return fs::block::check_direct(0, wanted, alignment);
+    }
+    Ok(())
+}
+
 /// Reads into the caller's buffers, from `offset` or (`None`) from the file position, and accounts
 /// for it.
 fn read_accounted(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult {
@@ -109,6 +121,7 @@ fn read_iov(file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult 
     if wanted < file.ops().min_transfer() {
         return Err(Errno::EINVAL);
     }
+    check_direct(file, wanted)?;
     // A file gives all it has, in steps; what may have to be waited for gives what it has now, and
     // only once.
     let whole = file.fills_buffers();
@@ -165,6 +178,7 @@ fn write_iov(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<u64>)
         offset,
         total(buffers).min(file.ops().max_write()),
     )?;
+    check_direct(file, wanted)?;
     if wanted > BOUNCE_BUFFER_LEN
         && let Some(result) = write_message(task, file, buffers)
     {

@@ -185,6 +185,9 @@ pub fn sys_statx(
         0
     };
     let born = m.btime.map_or(0, |_| sys::STATX_BTIME);
+    let direct_alignment = path.direct_alignment();
+    let direct = direct_alignment.map_or(0, |_| sys::STATX_DIOALIGN);
+    let direct_alignment = direct_alignment.filter(|_| mask & direct != 0).unwrap_or(0);
     let of_file = m.attributes.bits();
     let can_have = if path.inode().has_known_attributes() {
         SHOWN
@@ -193,7 +196,7 @@ pub fn sys_statx(
     };
     let (dev, rdev) = (fs::DeviceId::decode(m.dev), fs::DeviceId::decode(m.rdev));
     to.write(&Statx {
-        mask: sys::STATX_BASIC_STATS | sys::STATX_MNT_ID | mask & born,
+        mask: sys::STATX_BASIC_STATS | sys::STATX_MNT_ID | mask & (born | direct),
         blksize: m.blksize,
         attributes: (of_file & SHOWN | mount_root).into(),
         nlink: m.nlink,
@@ -214,8 +217,10 @@ pub fn sys_statx(
         dev_major: dev.major,
         dev_minor: dev.minor,
         mnt_id: path.mount().id(),
-        dio_mem_align: 0,
-        dio_offset_align: 0,
+        // User memory is copied, whichever way it lies; but programs hand this number to
+        // `posix_memalign(3)`, which wants a pointer's size at least.
+        dio_mem_align: direct_alignment.min(size_of::<usize>() as u32),
+        dio_offset_align: direct_alignment,
         spare: [0; 12],
     })?;
     Ok(0)

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use disk_tests::calls::{Mapping, drop_caches, mount_ext4, umount, write_without_flush, zero_out};
+use disk_tests::calls::{
+    Mapping, aligned, drop_caches, mount_ext4, open_direct, umount, write_without_flush, zero_out,
+};
 use disk_tests::contents::filled;
 use rustix::fs::syncfs;
 
@@ -115,6 +117,15 @@ fn failing_writes(disk: &Disk) -> Result<()> {
     tell("msync again", mapping.sync());
     tell("fsync of the second", second.sync_all());
     drop(mapping);
+    let direct = open_direct(Path::new(DATA))?;
+    let mut buffer = Vec::new();
+    let bytes = aligned(&mut buffer, PAGE as u64);
+    for page in [BAD, BAD + 1] {
+        let outcome = direct.write_all_at(bytes, page * PAGE as u64);
+        tell(&format!("direct write of page {page}"), outcome);
+    }
+    tell("fsync of the same opening", direct.sync_all());
+    tell("fsync of a new one", read_write(DATA)?.sync_all());
     tell("write", write(3));
     tell("syncfs", syncfs(&other).map_err(Into::into));
     tell("syncfs again", syncfs(&other).map_err(Into::into));
@@ -142,6 +153,13 @@ fn failing_reads(disk: &Disk) -> Result<()> {
     }
     let mut all = vec![0; 64 * PAGE];
     println!("read of all: {:?}", file.read_at(&mut all, 0));
+    let direct = open_direct(Path::new(READ))?;
+    let mut buffer = Vec::new();
+    let bytes = aligned(&mut buffer, PAGE as u64);
+    for page in [BAD - 1, BAD] {
+        let outcome = direct.read_exact_at(bytes, page * PAGE as u64);
+        tell(&format!("direct read of page {page}"), outcome);
+    }
     let status = Command::new("/proc/self/exe").arg("touch").status()?;
     println!("mapping: {status}");
     disk.next("it can be read again")?;

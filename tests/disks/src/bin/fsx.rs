@@ -1,5 +1,5 @@
-//! Random operations on a file beside a model of it, by calls and through a mapping, after the
-//! program `fsx` of the same kind.
+//! Random operations on a file beside a model of it, by calls, past the cache, and through a
+//! mapping, after the program `fsx` of the same kind.
 //!
 //! `fsx SEED COUNT FILE…` does so many operations on each file, all at the same time. A file is as
 //! the model says after every read, and as a whole now and then; a failure tells what was done
@@ -12,9 +12,12 @@ use std::path::Path;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use disk_tests::calls::{Mapping, drop_caches, write_without_flush};
+use disk_tests::calls::{
+    DIRECT_BLOCK, Mapping, aligned, drop_caches, open_direct, write_without_flush,
+};
 use disk_tests::contents::{Random, filled};
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::io::Errno;
 
 /// Most bytes of the file.
 const LONGEST: u64 = 256 << 10;
@@ -51,6 +54,8 @@ fn main() -> Result<()> {
 /// A file with what it should have.
 struct Trial {
     file: File,
+    /// The same, opened with `O_DIRECT`.
+    direct: File,
     mapping: Mapping,
     model: Vec<u8>,
     random: Random,
@@ -65,6 +70,7 @@ fn run(seed: u64, count: u64, path: &Path) -> Result<()> {
         .create_new(true)
         .open(path)?;
     let mut trial = Trial {
+        direct: open_direct(path)?,
         mapping: Mapping::new(&file, LONGEST as usize)?,
         file,
         model: Vec::new(),
@@ -123,8 +129,10 @@ impl Trial {
     }
 
     fn step(&mut self, number: u64, path: &Path) -> Result<()> {
-        match self.random.below(40) {
+        match self.random.below(50) {
             0..8 => self.read(),
+            40..44 => self.read_direct(),
+            44..50 => self.write_direct(number),
             8..13 => self.load(),
             13..20 => self.write(number),
             20..26 => self.store(number),
@@ -147,6 +155,35 @@ impl Trial {
         let wanted = self.size().saturating_sub(at).min(len);
         ensure!(count as u64 == wanted, "{count} bytes instead of {wanted}");
         self.compare(at, &found[..count])
+    }
+
+    /// A range of whole blocks.
+    fn blocks(&mut self) -> (u64, u64) {
+        let (at, len) = self.range(LONGEST);
+        let at = at - at % DIRECT_BLOCK;
+        (at, len.next_multiple_of(DIRECT_BLOCK).min(LONGEST - at))
+    }
+
+    fn read_direct(&mut self) -> Result<()> {
+        let (at, len) = self.blocks();
+        self.note(format!("read directly {at} {len}"));
+        let mut buffer = Vec::new();
+        let found = aligned(&mut buffer, len);
+        let count = self.direct.read_at(found, at)?;
+        let wanted = self.size().saturating_sub(at).min(len);
+        ensure!(count as u64 == wanted, "{count} bytes instead of {wanted}");
+        self.compare(at, &found[..count])
+    }
+
+    fn write_direct(&mut self, number: u64) -> Result<()> {
+        let (at, len) = self.blocks();
+        self.note(format!("write directly {at} {len}"));
+        let mut buffer = Vec::new();
+        let bytes = aligned(&mut buffer, len);
+        bytes.copy_from_slice(&filled(number, at, len));
+        self.direct.write_all_at(bytes, at)?;
+        self.part(at, len).copy_from_slice(bytes);
+        Ok(())
     }
 
     fn load(&mut self) -> Result<()> {
@@ -289,6 +326,7 @@ impl Trial {
     fn open_again(&mut self, path: &Path) -> Result<()> {
         self.note("open again".to_owned());
         self.file = File::options().read(true).write(true).open(path)?;
+        self.direct = open_direct(path)?;
         if self.random.below(2) == 0 {
             self.mapping = Mapping::new(&self.file, LONGEST as usize)?;
         }
@@ -302,6 +340,17 @@ impl Trial {
             "{size} bytes instead of {}",
             self.size()
         );
+        let mut buffer = Vec::new();
+        let odd = aligned(&mut buffer, LONGEST - 1);
+        for (at, len) in [(0, 100), (100, 512), (0, odd.len())] {
+            // (Linux reads any part of a hole.)
+            let written = self.direct.write_at(&odd[..len], at);
+            let error = written.err().and_then(|error| error.raw_os_error());
+            ensure!(
+                error == Some(Errno::INVAL.raw_os_error()),
+                "{error:?} of a direct write of {len} bytes at {at}"
+            );
+        }
         let mut found = vec![0; size as usize];
         self.file.read_exact_at(&mut found, 0)?;
         self.compare(0, &found).context("of the whole file")
