@@ -101,6 +101,11 @@ pub(crate) enum Command {
     Unpause(Names),
     /// Change how many CPUs a running instance has, or give it more memory
     Resize(Resize),
+    /// Move CPUs from one instance to another while the other's latency is too high
+    ///
+    /// One CPU at most at each look. It goes on until it is told to end by a signal, and then gives
+    /// back all that was lent. One that was killed is no loss: the next one goes on with its loan.
+    Autoscale(Autoscale),
     /// Forget instances that do not run
     Rm(Remove),
     /// Forget all instances that have ended
@@ -433,6 +438,37 @@ pub(crate) struct Resize {
     pub(crate) json: Json,
     /// The instance
     pub(crate) name: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Autoscale {
+    /// The instance that lends CPUs
+    #[arg(long, value_name = "NAME")]
+    pub(crate) from: String,
+    /// The instance that gets them, whose latency it is
+    #[arg(long, value_name = "NAME")]
+    pub(crate) to: String,
+    /// File whose last line is the latency: 183ms, 0.2s; a number alone is milliseconds
+    #[arg(long, value_name = "FILE", required_unless_present = "latency_cmd")]
+    pub(crate) latency_file: Option<PathBuf>,
+    /// Command for /bin/sh that prints it
+    #[arg(long, value_name = "COMMAND", conflicts_with = "latency_file")]
+    pub(crate) latency_cmd: Option<String>,
+    /// Latency below which CPUs go back
+    #[arg(long, value_name = "TIME")]
+    pub(crate) low: String,
+    /// Latency above which CPUs are lent
+    #[arg(long, value_name = "TIME")]
+    pub(crate) high: String,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub(crate) interval: String,
+    /// How many CPUs the lender keeps
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: u32,
+    #[command(flatten)]
+    pub(crate) json: Json,
 }
 
 #[derive(Args, Debug)]

@@ -10,9 +10,9 @@ use abi::dev;
 use clap::Parser;
 
 use crate::arguments::{
-    AnyCommand, Apply, Attach, Cli, Command, Cp, Create, Diff, Events, Exec, Inspect, Json, Kill,
-    List, Logs, Metrics, Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename, Resize,
-    Restart, Run, Smt, Start, Stats, Stop, Top, Trace, Validate, What,
+    AnyCommand, Apply, Attach, Autoscale, Cli, Command, Cp, Create, Diff, Events, Exec, Inspect,
+    Json, Kill, List, Logs, Metrics, Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename,
+    Resize, Restart, Run, Smt, Start, Stats, Stop, Top, Trace, Validate, What,
 };
 use crate::copy::{self, Place};
 use crate::device::Device;
@@ -24,8 +24,8 @@ use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
 use crate::state::Store;
 use crate::{
-    apply, doctor, events, exec, logs, managed, metrics, monitor, networks, pages, priority,
-    resize, size, stats, top, trace,
+    apply, autoscale, doctor, events, exec, logs, managed, metrics, monitor, networks, pages,
+    priority, resize, size, stats, top, trace,
 };
 
 /// Does what the process's command line says.
@@ -161,6 +161,24 @@ fn request(what: What) -> Result<CreateOptions> {
     .resolved(|variable| std::env::var(variable).ok()))
 }
 
+fn autoscale_options(asked: Autoscale) -> Result<autoscale::Options> {
+    let source = match (asked.latency_cmd, asked.latency_file) {
+        (Some(command), _) => autoscale::Source::Command(command),
+        (None, Some(file)) => autoscale::Source::File(file),
+        (None, None) => return Err(Failure::new("give --latency-file or --latency-cmd")),
+    };
+    Ok(autoscale::Options {
+        from: asked.from,
+        to: asked.to,
+        source,
+        low: autoscale::parse_time(&asked.low)?,
+        high: autoscale::parse_time(&asked.high)?,
+        interval: autoscale::parse_time(&asked.interval)?,
+        keep: asked.keep,
+        json: asked.json.json,
+    })
+}
+
 /// Prints what a file declares, or the form of such files.
 fn validate(asked: Validate, out: &mut dyn Write) -> Result<u8> {
     match asked.file {
@@ -276,6 +294,10 @@ fn run_command(
         Command::Monitor(Monitor { background }) => {
             monitor::run(device, &open_store()?, background, here.out).map(|()| 0)
         }
+        Command::Autoscale(asked) => {
+            let options = autoscale_options(asked)?;
+            autoscale::run(device, &open_store()?, &options, here.out).map(|()| 0)
+        }
         Command::Resize(Resize {
             cpus,
             memory,
@@ -291,14 +313,7 @@ fn run_command(
                 dry_run,
             };
             let store = open_store()?;
-            let (_lock, status) = managed::find_locked(device, &store, &name)?;
-            let change = resize::resize(device, &status, options)?;
-            if !dry_run {
-                store.update(status.id, |record| {
-                    record.options.cpus = options.cpus.unwrap_or(record.options.cpus);
-                    record.options.memory = options.memory.unwrap_or(record.options.memory);
-                })?;
-            }
+            let change = managed::resize(device, &store, &name, options)?;
             output(if json.json {
                 show::json(&change, here.out)
             } else {

@@ -12,6 +12,7 @@
 //! | [`managed`], [`state`] | instances with what is remembered of them; the files of that |
 //! | [`restart`], [`monitor`] | restart policies, and who carries them out |
 //! | [`apply`] | `apply`, `diff`, `validate`: sets of instances |
+//! | [`autoscale`] | `autoscale`: CPUs move by latency |
 //! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
 //! | [`logs`], [`events`] | `logs`; `events` |
 //! | [`exec`] | `exec`: a program beside the first one |
@@ -32,6 +33,7 @@
 
 pub mod apply;
 mod arguments;
+pub mod autoscale;
 pub mod chrome_trace;
 pub mod cli;
 pub mod copy;

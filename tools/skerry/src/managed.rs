@@ -15,9 +15,9 @@ use abi::dev::{self, Status};
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{self, CreateOptions, has_ended, label};
-use crate::names;
 use crate::restart::{Backoff, Policy};
 use crate::state::{Lock, Record, Store};
+use crate::{names, resize};
 
 /// Reason for a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,27 @@ pub fn find_locked(device: &dyn Device, store: &Store, name: &str) -> Result<(Lo
             return Ok((lock, found));
         }
     }
+}
+
+/// Changes what a running instance has, and remembers that.
+///
+/// # Errors
+/// Those of the change.
+pub fn resize(
+    device: &dyn Device,
+    store: &Store,
+    name: &str,
+    options: resize::Options,
+) -> Result<resize::Change> {
+    let (_lock, status) = find_locked(device, store, name)?;
+    let change = resize::resize(device, &status, options)?;
+    if !options.dry_run {
+        store.update(status.id, |record| {
+            record.options.cpus = options.cpus.unwrap_or(record.options.cpus);
+            record.options.memory = options.memory.unwrap_or(record.options.memory);
+        })?;
+    }
+    Ok(change)
 }
 
 /// Starts an instance that was created.

@@ -1,12 +1,14 @@
 //! Output of the listing commands: aligned tables for people, JSON with a stable schema
 //! (`docs/cli.md`) for programs.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use abi::dev::{self, Info, Stats, Status};
 use serde::Serialize;
 
+use crate::autoscale::Loan;
 use crate::instances::{has_ended, label};
 use crate::state::Record;
 use crate::stats::Usage;
@@ -75,6 +77,8 @@ pub struct Inspected<'a> {
     pub previous: Option<u32>,
     /// The declared set that it belongs to.
     pub project: Option<&'a str>,
+    /// Loans of CPUs to it, by the names of the lenders.
+    pub borrowed: Option<&'a BTreeMap<String, Loan>>,
     /// Figures of what it has used so far.
     pub usage: Usage,
 }
@@ -215,6 +219,7 @@ impl<'a> Inspected<'a> {
             restart_error: record.and_then(|record| record.error.as_deref()),
             previous: record.and_then(|record| record.previous),
             project: record.and_then(|record| record.project.as_deref()),
+            borrowed: record.map(|record| &record.borrowed),
             usage: Usage::new(used),
         }
     }
@@ -512,6 +517,13 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
         all.restart_error.unwrap_or_default().into(),
     ));
     rows.push(("project", all.project.unwrap_or_default().into()));
+    for (from, loan) in all.borrowed.into_iter().flatten() {
+        let text = format!(
+            "CPUs of {from}; before, that had {} and this {}",
+            loan.from_had, loan.to_had
+        );
+        rows.push(("borrows", text));
+    }
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter()
         .filter(|(_, value)| !value.is_empty())

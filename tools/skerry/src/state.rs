@@ -6,7 +6,7 @@
 //! not used again while the machine runs, so a file whose number nobody has is left over and means
 //! nothing; one of an earlier run of the machine is known by its boot id.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Write};
@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::autoscale::Loan;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::CreateOptions;
 use crate::restart::{Backoff, Policy};
@@ -80,6 +81,9 @@ pub struct Record {
     pub previous: Option<u32>,
     /// Why its restart has failed last.
     pub error: Option<String>,
+    /// CPUs that others have lent to it, by their names (`autoscale`).
+    #[serde(default)]
+    pub borrowed: BTreeMap<String, Loan>,
 }
 
 /// A lock that is held until it is dropped, or its owner dies.
@@ -147,6 +151,7 @@ impl Store {
             project: None,
             previous: None,
             error: None,
+            borrowed: BTreeMap::new(),
         }
     }
 

@@ -21,6 +21,7 @@ const LIFE: &str = include_str!("../../../../tests/cases/life.cases");
 const EXACT: &str = include_str!("../../../../tests/cases/exact.cases");
 const RESTART: &str = include_str!("../../../../tests/cases/restart.cases");
 const APPLY: &str = include_str!("../../../../tests/cases/apply.cases");
+const AUTOSCALE: &str = include_str!("../../../../tests/cases/autoscale.cases");
 const EXEC: &str = include_str!("../../../../tests/cases/exec.cases");
 const CHURN: &str = include_str!("../../../../tests/cases/churn.cases");
 const FAULTS: &str = include_str!("../../../../tests/cases/faults.cases");
@@ -100,7 +101,7 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     steps.extend(exact.into_iter().map(|step| step.limit(240)));
     steps.extend(resize::steps()?);
     steps.extend(pause::steps()?);
-    for cases in [EXEC, RESTART, APPLY] {
+    for cases in [EXEC, RESTART, APPLY, AUTOSCALE] {
         let more = batch::steps(cases, &[])?;
         steps.extend(more.into_iter().map(|step| step.limit(120)));
     }
