@@ -7,10 +7,13 @@ use crate::{AREA_FRAMES, AREA_ORDER, AREA_WORDS};
 /// Bits of an entry that hold the number of free frames.
 pub(crate) const FRAMES_BITS: u32 = 10;
 const FREE: u64 = (1 << FRAMES_BITS) - 1;
+/// Frames may be taken from here. Above the number of free frames, so that one comparison asks for
+/// both.
+const OPEN: u64 = 1 << FRAMES_BITS;
 /// A CPU takes its frames from here.
-const RESERVED: u64 = 1 << FRAMES_BITS;
+const RESERVED: u64 = 1 << (FRAMES_BITS + 1);
 /// Some of it was handed out since it last was marked as untouched.
-const TOUCHED: u64 = 1 << (FRAMES_BITS + 1);
+const TOUCHED: u64 = 1 << (FRAMES_BITS + 2);
 
 /// Effect of taking frames on whether the area counts as touched: its frames may hold somebody's
 /// data then.
@@ -41,7 +44,7 @@ pub(crate) struct Entry(u64);
 /// Class of an area, by which searches choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// No free frame, or reserved by a CPU.
+    /// No free frame, reserved by a CPU, or not open.
     Avoid,
     /// Some frames are free.
     Partial,
@@ -59,9 +62,21 @@ impl Entry {
     pub(crate) fn node(self) -> u8 {
         (self.0 >> NODE_SHIFT) as u8
     }
+    pub(crate) fn is_open(self) -> bool {
+        self.0 & OPEN != 0
+    }
+    /// Whether all frames are free, and may be taken.
+    pub(crate) fn is_whole(self) -> bool {
+        self.offers(AREA_FRAMES)
+    }
+    /// Whether so many frames may be taken.
+    #[inline]
+    fn offers(self, count: u64) -> bool {
+        self.0 & (OPEN | FREE) >= OPEN | count
+    }
     pub(crate) fn class(self) -> Class {
         match self.free() {
-            _ if self.0 & RESERVED != 0 => Class::Avoid,
+            _ if self.0 & (OPEN | RESERVED) != OPEN => Class::Avoid,
             0 => Class::Avoid,
             AREA_FRAMES => Class::Whole,
             _ => Class::Partial,
@@ -69,13 +84,15 @@ impl Entry {
     }
 }
 
-/// Way of taking frames from an area that is not the CPU's own.
+/// Way of taking frames from an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// Reserve it, unless it is reserved.
     Reserve,
     /// Whether reserved or not.
     Steal,
+    /// Whether reserved or not, and open or not.
+    Remove,
 }
 
 pub(crate) struct Area<'a> {
@@ -110,14 +127,14 @@ impl Area<'_> {
     /// area. The entry's class is not looked at: that is for areas that the caller's CPU has
     /// reserved.
     pub(crate) fn take(&self, order: u8) -> Option<u64> {
-        self.reserve_frames(1 << order, Touch::Mark, None)?;
+        self.reserve_frames(1 << order, Touch::Mark, Claim::Steal)?;
         self.find(order)
     }
 
     /// Takes a single frame, as [`Self::take`] does.
     #[inline]
     pub(crate) fn take_one(&self) -> Option<u64> {
-        let before = self.reserve_frames(1, Touch::Mark, None)?;
+        let before = self.reserve_frames(1, Touch::Mark, Claim::Steal)?;
         // Where the first free frame is if they are taken in their order.
         let likely = (AREA_FRAMES - before.free()) / 64;
         self.find_one_in(likely as usize % AREA_WORDS)
@@ -127,25 +144,26 @@ impl Area<'_> {
     /// Claims the area, then takes frames as [`Self::take`] does. The second value is the entry
     /// before.
     pub(crate) fn claim(&self, order: u8, claim: Claim) -> (Option<u64>, Option<Entry>) {
-        let Some(before) = self.reserve_frames(1 << order, Touch::Mark, Some(claim)) else {
+        let Some(before) = self.reserve_frames(1 << order, Touch::Mark, claim) else {
             return (None, None);
         };
         (self.find(order), Some(before))
     }
 
     #[inline]
-    fn reserve_frames(&self, count: u64, touch: Touch, claim: Option<Claim>) -> Option<Entry> {
-        let touched = touch.bits();
-        let set = touched
-            | if claim == Some(Claim::Reserve) {
-                RESERVED
-            } else {
-                0
-            };
+    fn reserve_frames(&self, count: u64, touch: Touch, claim: Claim) -> Option<Entry> {
+        let reserved = match claim {
+            Claim::Reserve => RESERVED,
+            Claim::Steal | Claim::Remove => 0,
+        };
+        let set = touch.bits() | reserved;
         self.update(|e| {
-            let refused =
-                e.free() < count || claim == Some(Claim::Reserve) && e.class() == Class::Avoid;
-            (!refused).then(|| (e.0 - count) | set)
+            let offered = match claim {
+                Claim::Reserve => e.offers(count) && e.class() != Class::Avoid,
+                Claim::Steal => e.offers(count),
+                Claim::Remove => e.free() >= count,
+            };
+            offered.then(|| (e.0 - count) | set)
         })
     }
 
@@ -252,12 +270,16 @@ impl Area<'_> {
         }
     }
 
-    /// Takes exactly this run; `false` and no change if some of it is not free.
+    /// Takes exactly this run, be the area open or not; `false` and no change if some of it is not
+    /// free.
     pub(crate) fn take_run(&self, first: u64, count: u64) -> bool {
         if count == AREA_FRAMES {
-            return self.take_all(Touch::Mark);
+            return self.take_all(Touch::Mark, Claim::Remove);
         }
-        if self.reserve_frames(count, Touch::Keep, None).is_none() {
+        if self
+            .reserve_frames(count, Touch::Keep, Claim::Remove)
+            .is_none()
+        {
             return false;
         }
         let taken = self.take_bits(first, count);
@@ -268,11 +290,8 @@ impl Area<'_> {
     }
 
     /// Takes the whole area in one step, if all of it is free.
-    pub(crate) fn take_all(&self, touch: Touch) -> bool {
-        let touched = touch.bits();
-        let taken = self
-            .update(|e| (e.free() == AREA_FRAMES).then(|| (e.0 - AREA_FRAMES) | touched))
-            .is_some();
+    pub(crate) fn take_all(&self, touch: Touch, claim: Claim) -> bool {
+        let taken = self.reserve_frames(AREA_FRAMES, touch, claim).is_some();
         if taken {
             // Nobody else looks for bits here: there is no frame that they could have reserved.
             for word in self.bits {
@@ -299,6 +318,21 @@ impl Area<'_> {
         assert!(before & set == 0, "freed twice: {before:#x} has {set:#x}");
         let before = Entry(self.entry.fetch_add(1, Ordering::SeqCst));
         before.class() != Entry(before.0 + 1).class()
+    }
+
+    /// Opens or closes the area. `true` if its class changed by that.
+    pub(crate) fn set_open(&self, open: bool) -> bool {
+        let before = Entry(if open {
+            self.entry.fetch_or(OPEN, Ordering::SeqCst)
+        } else {
+            self.entry.fetch_and(!OPEN, Ordering::SeqCst)
+        });
+        before.is_open() != open
+    }
+
+    /// Whether a frame is free, at this moment.
+    pub(crate) fn is_free(&self, frame: u64) -> bool {
+        self.bits[(frame / 64) as usize].load(Ordering::Relaxed) & (1 << (frame % 64)) != 0
     }
 
     /// Ends a CPU's reservation.

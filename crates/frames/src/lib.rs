@@ -20,6 +20,12 @@
 //! an area passes from one class to another, and what they miss a last pass over all areas finds. A
 //! caller's CPU number is a hint too: nothing goes wrong if a thread has moved meanwhile.
 //!
+//! Memory that was added after the start may leave again. The areas behind the *first memory* are
+//! for what can be moved ([`Frames::alloc_movable`], [`Frames::alloc_area`]), which takes from them
+//! as long as they have any; all else takes from the first memory as long as that has any. An area
+//! that is to leave is *isolated*: nothing is taken from it, what is freed in it stays there, and
+//! when all of it is free it is taken out ([`Frames::remove`]).
+//!
 //! [`Stash`] is the other building block here: a small per-CPU store of free things that anyone may
 //! take from.
 #![cfg_attr(not(any(test, loom)), no_std)]
@@ -36,7 +42,9 @@ mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use area::{Area, FRAMES_BITS, Touch};
+use core::ops::Range;
+
+use area::{Area, Claim, FRAMES_BITS, Touch};
 use hints::Hints;
 pub use stash::Stash;
 pub use sync::AtomicU64;
@@ -62,6 +70,8 @@ const BALANCE: usize = 1;
 const NODE: usize = 2;
 /// The area where its last search ended.
 const POSITION: usize = 3;
+/// The CPU's reserved area plus one for what can be moved, of those that were added, or 0.
+const MOVABLE: usize = 4;
 
 /// Number of 64-bit words that [`Frames`] over `frames` frames and `cpus` CPUs needs: 72 bytes and
 /// two bits per area, one cache line per CPU.
@@ -81,16 +91,21 @@ pub struct Frames<'a> {
     whole: Hints<'a>,
     cpus: &'a [[AtomicU64; CPU_WORDS]],
     frames: u64,
+    /// Areas of the first memory.
+    core: usize,
+    /// Whether anything was ever added behind it.
+    has_added: AtomicU64,
 }
 
 impl<'a> Frames<'a> {
     /// An allocator for the frames `0..frames`, of which none is free yet, used by CPUs `0..cpus`.
-    /// `words` are all 0, and begin at a cache line.
+    /// Those of `0..first`, whole areas unless that is all, are the first memory. `words` are all
+    /// 0, and begin at a cache line.
     ///
     /// # Panics
     /// If `words` is shorter than [`words_needed`] says, or `cpus` is 0.
     #[must_use]
-    pub fn new(frames: u64, cpus: usize, words: &'a [AtomicU64]) -> Self {
+    pub fn new(frames: u64, first: u64, cpus: usize, words: &'a [AtomicU64]) -> Self {
         assert!(cpus > 0, "no CPU");
         let areas = frames.div_ceil(AREA_FRAMES) as usize;
         let (bits, rest) = words.split_at(areas * AREA_WORDS);
@@ -106,6 +121,8 @@ impl<'a> Frames<'a> {
             whole: Hints(whole),
             cpus,
             frames,
+            core: areas.min(first.div_ceil(AREA_FRAMES) as usize),
+            has_added: AtomicU64::new(0),
         }
     }
 
@@ -135,11 +152,11 @@ impl<'a> Frames<'a> {
             .sum()
     }
 
-    /// Number of areas that are wholly free. Looks at every area.
+    /// Number of areas that are wholly free, without isolated ones. Looks at every area.
     #[must_use]
     pub fn free_areas(&self) -> u64 {
         (0..self.entries.len())
-            .filter(|index| self.area(*index).load().free() == AREA_FRAMES)
+            .filter(|index| self.area(*index).load().is_whole())
             .count() as u64
     }
 
@@ -180,18 +197,76 @@ impl<'a> Frames<'a> {
         self.alloc(cpu, 0)
     }
 
-    /// Takes a whole area if that is easy: `None` also if there is one that the hints do not know
-    /// of. Looks at two bits an area at most.
+    /// Takes a single frame for what can be moved, as [`Self::alloc`]: of what was added, if that
+    /// has one.
+    #[must_use]
+    #[inline]
+    pub fn alloc_movable(&self, cpu: usize) -> Option<u64> {
+        let local = self.cpu(cpu);
+        let area = local[MOVABLE].load(Ordering::Relaxed).wrapping_sub(1);
+        if area < self.entries.len() as u64
+            && let Some(n) = self.area(area as usize).take_one()
+        {
+            local[BALANCE].fetch_sub(1, Ordering::Relaxed);
+            return Some(area * AREA_FRAMES + n);
+        }
+        if self.has_added.load(Ordering::Relaxed) != 0
+            && let Some(first) = self.search_added(cpu)
+        {
+            local[BALANCE].fetch_sub(1, Ordering::Relaxed);
+            return Some(first);
+        }
+        self.alloc_one(cpu)
+    }
+
+    /// Takes a whole area for what can be moved, if that is easy: `None` also if there is one that
+    /// the hints do not know of. Looks at two bits an area at most.
     #[must_use]
     pub fn alloc_area(&self, cpu: usize) -> Option<u64> {
-        let first = self.hinted_area(cpu, Touch::Mark)?;
+        let start = self.added_areas().map_or(0, |added| added.start);
+        let first = self.hinted_area(start, cpu, Touch::Mark)?;
         self.cpu(cpu)[BALANCE].fetch_sub(AREA_FRAMES, Ordering::Relaxed);
         Some(first)
     }
 
-    /// Gives up the area that a CPU has reserved, for when the CPU takes no more frames.
+    /// Gives up the areas that a CPU has reserved, for when the CPU takes no more frames.
     pub fn end_reservation(&self, cpu: usize) {
-        self.replace_reserved(cpu, 0);
+        for whose in [RESERVED, MOVABLE] {
+            self.replace_reserved(cpu, whose, 0);
+        }
+    }
+
+    /// Areas that may be there behind the first memory, once one was.
+    fn added_areas(&self) -> Option<Range<usize>> {
+        let added = self.core..self.entries.len();
+        (self.has_added.load(Ordering::Relaxed) != 0).then_some(added)
+    }
+
+    /// Isolates the area that begins at `first`, or ends that.
+    ///
+    /// While it is isolated nothing is taken from it but by [`Self::remove`]; its free frames count
+    /// as free all the same. Whoever was about to take some of it may still get that.
+    pub fn isolate(&self, first: u64, isolated: bool) {
+        let area = (first / AREA_FRAMES) as usize;
+        if self.area(area).set_open(!isolated) {
+            self.rehint(area);
+        }
+    }
+
+    /// Number of free frames of the area that begins at `first`, isolated or not.
+    #[must_use]
+    pub fn free_frames_in(&self, first: u64) -> u64 {
+        self.area((first / AREA_FRAMES) as usize).load().free()
+    }
+
+    /// Whether a frame is free, at this moment.
+    ///
+    /// # Panics
+    /// If it is beyond [`Self::frames`].
+    #[must_use]
+    pub fn is_free(&self, frame: u64) -> bool {
+        let area = self.area((frame / AREA_FRAMES) as usize);
+        area.is_free(frame % AREA_FRAMES)
     }
 
     /// Takes a block of whole areas that does not count as touched by that.
@@ -238,8 +313,8 @@ impl<'a> Frames<'a> {
     }
 
     /// Adds a run of frames of a memory node, which were not managed so far or were taken out by
-    /// [`Self::remove`]. An area that has frames of two nodes belongs to the one added last. It
-    /// counts as touched: what is in it is not known here.
+    /// [`Self::remove`], and opens their areas. An area that has frames of two nodes belongs to the
+    /// one added last. It counts as touched: what is in it is not known here.
     ///
     /// # Panics
     /// If the run reaches beyond [`Self::frames`], or some of it is free.
@@ -247,11 +322,18 @@ impl<'a> Frames<'a> {
         for (area, _, _) in pieces(first, count) {
             self.area(area).set_node(node);
             self.area(area).set_touched(true);
+            if self.area(area).set_open(true) {
+                self.rehint(area);
+            }
+            if area >= self.core {
+                self.has_added.store(1, Ordering::Relaxed);
+            }
         }
         self.give(0, first, count);
     }
 
-    /// Takes a run of frames out: all of it, or (`false`) nothing if some of it is not free.
+    /// Takes a run of frames out, isolated or not: all of it, or (`false`) nothing if some of it is
+    /// not free.
     #[must_use]
     pub fn remove(&self, cpu: usize, first: u64, count: u64) -> bool {
         if first.checked_add(count).is_none_or(|end| end > self.frames) {
@@ -281,7 +363,7 @@ impl<'a> Frames<'a> {
             "no area begins at {first:#x}"
         );
         let area = (first / AREA_FRAMES) as usize;
-        let taken = self.area(area).take_all(Touch::Keep);
+        let taken = self.area(area).take_all(Touch::Keep, Claim::Steal);
         if taken {
             self.rehint(area);
             self.cpu(cpu)[BALANCE].fetch_sub(AREA_FRAMES, Ordering::Relaxed);

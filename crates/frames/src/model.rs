@@ -16,6 +16,7 @@ fn frames(count: u64) -> Frames<'static> {
     // Leaked in each run of the model: loom's atomics may not outlive it otherwise either.
     Frames::new(
         count,
+        count,
         2,
         Vec::leak(
             (0..words_needed(count, 2))
@@ -81,6 +82,35 @@ fn an_area_is_taken_whole_or_not() {
             (frames.free_areas(), frames.free_frames()),
             (1, AREA_FRAMES)
         );
+    });
+}
+
+#[test]
+fn what_is_isolated_is_taken_out_or_was_handed_out_before() {
+    check(|| {
+        let frames = Arc::new(frames(2 * AREA_FRAMES));
+        frames.add(AREA_FRAMES, 2, 0);
+        // CPU 1 has the area reserved.
+        let first = frames.alloc_one(1).unwrap();
+        frames.free(1, first, 0);
+        let other = thread::spawn({
+            let frames = frames.clone();
+            move || frames.alloc_one(1)
+        });
+        frames.isolate(AREA_FRAMES, true);
+        let left = frames.remove(0, AREA_FRAMES, 2);
+        assert_eq!(frames.alloc_one(0), None);
+        let theirs = other.join().unwrap();
+        match theirs {
+            Some(theirs) => {
+                assert!(!left, "{theirs} has left");
+                frames.free(1, theirs, 0);
+                assert!(frames.alloc_one(1).is_none() && frames.remove(0, AREA_FRAMES, 2));
+            }
+            // Both may have seen the other at it.
+            None => assert!(left || frames.remove(0, AREA_FRAMES, 2)),
+        }
+        assert_eq!(frames.free_frames(), 0);
     });
 }
 

@@ -1,8 +1,10 @@
 //! Where frames come from when the CPU's own area has none of the wanted size.
 
+use core::ops::Range;
+
 use crate::area::{Claim, Class, Touch};
 use crate::sync::Ordering;
-use crate::{AREA_FRAMES, AREA_ORDER, Frames, MAX_ORDER, NODE, POSITION, RESERVED};
+use crate::{AREA_FRAMES, AREA_ORDER, Frames, MAX_ORDER, MOVABLE, NODE, POSITION, RESERVED};
 
 /// Areas with too scattered frames that a search looks at before it takes a piece out of a wholly
 /// free one.
@@ -24,22 +26,56 @@ impl Frames<'_> {
 
     fn search_small(&self, cpu: usize, order: u8) -> Option<u64> {
         let local = self.cpu(cpu);
-        let node = local[NODE].load(Ordering::Relaxed) as u8;
         let start = local[POSITION].load(Ordering::Relaxed) as usize;
+        // What stays is wanted first, to the last frame.
+        self.reserve_in(0..self.core, start, cpu, RESERVED, order)
+            .or_else(|| self.steal_in(0..self.core, order))
+            .or_else(|| {
+                let added = self.added_areas()?;
+                self.reserve_in(added.clone(), added.start, cpu, RESERVED, order)
+                    .or_else(|| self.steal_in(added, order))
+            })
+    }
+
+    /// A single frame of what was added, if there is one.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn search_added(&self, cpu: usize) -> Option<u64> {
+        let added = self.added_areas()?;
+        // From the first one on, because the last ones are to leave first.
+        self.reserve_in(added.clone(), added.start, cpu, MOVABLE, 0)
+            .or_else(|| self.steal_in(added, 0))
+    }
+
+    /// Makes one of these areas this CPU's own, from `start` on, and takes a block from it: on the
+    /// CPU's node first, partly free areas before wholly free ones.
+    fn reserve_in(
+        &self,
+        areas: Range<usize>,
+        start: usize,
+        cpu: usize,
+        whose: usize,
+        order: u8,
+    ) -> Option<u64> {
+        let node = self.cpu(cpu)[NODE].load(Ordering::Relaxed) as u8;
         let near = |area: &usize| self.area(*area).load().node() == node;
-        let reserve = |area: usize| self.reserve(cpu, area, order);
-        let partial = || self.partial.from(start);
-        let whole = || self.whole.from(start);
+        let reserve = |area: usize| self.reserve(cpu, whose, area, order);
+        let inside = |area: &usize| areas.contains(area);
+        let partial = || self.partial.from(start).filter(inside);
+        let whole = || self.whole.from(start).filter(inside);
         let found = partial().filter(near).take(TRIES).find_map(reserve);
         let found = found.or_else(|| whole().filter(near).find_map(reserve));
         let found = found.or_else(|| partial().take(TRIES).find_map(reserve));
-        let found = found.or_else(|| whole().find_map(reserve));
-        // Then any area that has such a block, those of other CPUs too.
-        found.or_else(|| (0..self.entries.len()).find_map(|area| self.steal(area, order)))
+        found.or_else(|| whole().find_map(reserve))
     }
 
-    /// Makes an area this CPU's own, and takes a block from it.
-    fn reserve(&self, cpu: usize, area: usize, order: u8) -> Option<u64> {
+    /// Takes a block from any of these areas that has one, those of other CPUs too.
+    fn steal_in(&self, mut areas: Range<usize>, order: u8) -> Option<u64> {
+        areas.find_map(|area| self.steal(area, order))
+    }
+
+    /// Makes an area this CPU's own for what the word `whose` is for, and takes a block from it.
+    fn reserve(&self, cpu: usize, whose: usize, area: usize, order: u8) -> Option<u64> {
         let (found, before) = self.area(area).claim(order, Claim::Reserve);
         if before.is_none() {
             // Somebody was faster, or the hint is old.
@@ -52,16 +88,17 @@ impl Frames<'_> {
             return None;
         };
         self.rehint(area);
-        let local = self.cpu(cpu);
-        local[POSITION].store(area as u64, Ordering::Relaxed);
-        self.replace_reserved(cpu, area as u64 + 1);
+        if whose == RESERVED {
+            self.cpu(cpu)[POSITION].store(area as u64, Ordering::Relaxed);
+        }
+        self.replace_reserved(cpu, whose, area as u64 + 1);
         Some(area as u64 * AREA_FRAMES + found)
     }
 
     /// Puts an area plus one, or 0, into the word of a CPU's reserved area. Whoever takes the
     /// former one out of the word ends its reservation.
-    pub(crate) fn replace_reserved(&self, cpu: usize, area: u64) {
-        let former = self.cpu(cpu)[RESERVED].swap(area, Ordering::AcqRel);
+    pub(crate) fn replace_reserved(&self, cpu: usize, whose: usize, area: u64) {
+        let former = self.cpu(cpu)[whose].swap(area, Ordering::AcqRel);
         if let Some(former) = former.checked_sub(1) {
             self.area(former as usize).release();
             self.rehint(former as usize);
@@ -76,29 +113,28 @@ impl Frames<'_> {
     }
 
     fn search_area(&self, cpu: usize, touch: Touch) -> Option<u64> {
-        self.hinted_area(cpu, touch).or_else(|| {
-            let free = |area: &usize| self.area(*area).load().free() == AREA_FRAMES;
+        self.hinted_area(0, cpu, touch).or_else(|| {
+            let free = |area: &usize| self.area(*area).load().is_whole();
             (0..self.entries.len())
                 .filter(free)
                 .find_map(|area| self.take_area(area, touch))
         })
     }
 
-    /// A whole area that the hints know of.
-    pub(crate) fn hinted_area(&self, cpu: usize, touch: Touch) -> Option<u64> {
+    /// A whole area that the hints know of: one of those from `start` on, if they have any.
+    pub(crate) fn hinted_area(&self, start: usize, cpu: usize, touch: Touch) -> Option<u64> {
         let node = self.cpu(cpu)[NODE].load(Ordering::Relaxed) as u8;
         let near = |area: &usize| self.area(*area).load().node() == node;
         let take = |area: usize| self.take_area(area, touch);
-        // The lowest first, so that what is left is in large runs.
-        self.whole
-            .from(0)
-            .filter(near)
-            .find_map(take)
-            .or_else(|| self.whole.from(0).find_map(take))
+        // The lowest first, so that what is left is in large runs, and the last ones can leave.
+        let behind = || self.whole.from(start).filter(|area| *area >= start);
+        let found = behind().filter(near).find_map(take);
+        let found = found.or_else(|| behind().find_map(take));
+        found.or_else(|| self.whole.from(0).find_map(take))
     }
 
     fn take_area(&self, area: usize, touch: Touch) -> Option<u64> {
-        let taken = self.area(area).take_all(touch);
+        let taken = self.area(area).take_all(touch, Claim::Steal);
         self.rehint(area);
         taken.then_some(area as u64 * AREA_FRAMES)
     }
@@ -106,16 +142,15 @@ impl Frames<'_> {
     /// A run of areas, aligned to its length.
     fn search_run(&self, areas: usize, touch: Touch) -> Option<u64> {
         let all_free = |first: &usize| {
-            (*first..first + areas).all(|area| {
-                area < self.entries.len() && self.area(area).load().free() == AREA_FRAMES
-            })
+            (*first..first + areas)
+                .all(|area| area < self.entries.len() && self.area(area).load().is_whole())
         };
         (0..self.entries.len())
             .step_by(areas)
             .filter(all_free)
             .find_map(|first| {
                 for area in first..first + areas {
-                    if !self.area(area).take_all(touch) {
+                    if !self.area(area).take_all(touch, Claim::Steal) {
                         self.give_back(
                             first as u64 * AREA_FRAMES,
                             (area - first) as u64 * AREA_FRAMES,

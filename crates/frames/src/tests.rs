@@ -8,8 +8,14 @@ use super::*;
 const FRAMES: u64 = 5000;
 
 fn frames(count: u64, cpus: usize) -> Frames<'static> {
+    grown(count, count, cpus)
+}
+
+/// An allocator whose first memory is `0..first`.
+fn grown(count: u64, first: u64, cpus: usize) -> Frames<'static> {
     Frames::new(
         count,
+        first,
         cpus,
         Vec::leak(
             (0..words_needed(count, cpus))
@@ -24,6 +30,9 @@ enum Step {
     Alloc(usize, u8),
     Free(usize, prop::sample::Index),
     Remove(u64, u64),
+    Isolate(u64, bool),
+    Movable(usize),
+    Area(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -32,15 +41,30 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0usize..3, 0u8..4).prop_map(|(cpu, order)| Step::Alloc(cpu, order)),
         8 => (0usize..3, any::<prop::sample::Index>()).prop_map(|(cpu, index)| Step::Free(cpu, index)),
         1 => (0..FRAMES, 1u64..1500).prop_map(|(f, n)| Step::Remove(f, n)),
+        1 => (0..FRAMES / AREA_FRAMES, any::<bool>()).prop_map(|(area, on)| Step::Isolate(area, on)),
+        4 => (0usize..3).prop_map(Step::Movable),
+        1 => (0usize..3).prop_map(Step::Area),
     ]
 }
 
-/// Model of free frames, one by one.
-struct Model(Vec<bool>);
+/// Model of free frames, one by one, and of isolated areas.
+struct Model(Vec<bool>, [bool; (FRAMES / AREA_FRAMES) as usize + 1]);
 
 impl Model {
     fn all_free(&self, first: u64, count: u64) -> bool {
         (first..first + count).all(|f| self.0.get(f as usize) == Some(&true))
+    }
+    fn is_isolated(&self, frame: u64) -> bool {
+        self.1[(frame / AREA_FRAMES) as usize]
+    }
+    /// Whether a run may be handed out.
+    fn offers(&self, first: u64, count: u64) -> bool {
+        let mut areas = (first..first + count).step_by(AREA_FRAMES as usize);
+        self.all_free(first, count) && !areas.any(|frame| self.is_isolated(frame))
+    }
+    /// Whether a frame of some range of areas may be handed out.
+    fn has_any(&self, areas: Range<u64>) -> bool {
+        (areas.start * AREA_FRAMES..FRAMES.min(areas.end * AREA_FRAMES)).any(|f| self.offers(f, 1))
     }
     fn set(&mut self, first: u64, count: u64, free: bool) {
         for f in first..first + count {
@@ -53,7 +77,7 @@ impl Model {
     }
     fn free_areas(&self) -> u64 {
         (0..FRAMES / AREA_FRAMES)
-            .filter(|area| self.all_free(area * AREA_FRAMES, AREA_FRAMES))
+            .filter(|area| self.offers(area * AREA_FRAMES, AREA_FRAMES))
             .count() as u64
     }
 }
@@ -61,11 +85,14 @@ impl Model {
 proptest! {
     #[test]
     fn behaves_as_a_set_of_frames(
+        core in 1u64..12,
         holes in prop::collection::vec((0..FRAMES, 1u64..40), 0..6),
         steps in prop::collection::vec(step(), 1..300),
     ) {
-        let frames = frames(FRAMES, 3);
-        let mut model = Model(vec![false; FRAMES as usize]);
+        let areas = FRAMES.div_ceil(AREA_FRAMES);
+        let core = core.min(areas);
+        let frames = grown(FRAMES, core * AREA_FRAMES, 3);
+        let mut model = Model(vec![false; FRAMES as usize], Default::default());
         frames.add(0, FRAMES, 0);
         model.set(0, FRAMES, true);
         for (first, count) in holes {
@@ -80,16 +107,61 @@ proptest! {
             match s {
                 Step::Alloc(cpu, order) => {
                     let size = 1u64 << order;
+                    let reserved = frames.cpu(cpu)[RESERVED].load(Ordering::Relaxed);
                     match if order == 0 { frames.alloc_one(cpu) } else { frames.alloc(cpu, order) } {
                         Some(first) => {
                             prop_assert_eq!(first % size, 0);
-                            prop_assert!(frames.is_touched(first));
+                            prop_assert!(frames.is_touched(first) && model.offers(first, size));
+                            let of_first = (0..core * AREA_FRAMES).step_by(size as usize);
+                            // Of what was added only what the CPU has begun with once.
+                            prop_assert!(
+                                first < core * AREA_FRAMES
+                                    || reserved > core
+                                    || order >= AREA_ORDER
+                                    || !of_first.into_iter().any(|at| model.offers(at, size)),
+                                "{first:#x} is of what was added, and could be of the first memory"
+                            );
                             model.set(first, size, false);
                             held.insert(first, order);
                         }
                         // It finds what there is, wherever it is.
-                        None => prop_assert!((0..FRAMES / size).all(|i| !model.all_free(i * size, size))),
+                        None => prop_assert!((0..FRAMES / size).all(|i| !model.offers(i * size, size))),
                     }
+                }
+                Step::Movable(cpu) => match frames.alloc_movable(cpu) {
+                    Some(first) => {
+                        prop_assert!(model.offers(first, 1));
+                        prop_assert!(first >= core * AREA_FRAMES || !model.has_any(core..areas));
+                        model.set(first, 1, false);
+                        held.insert(first, 0);
+                    }
+                    None => prop_assert!(!model.has_any(0..areas)),
+                },
+                Step::Area(cpu) => {
+                    // The hints do not know of what a CPU has reserved.
+                    let reserved: Vec<u64> = (0..3)
+                        .flat_map(|cpu| [RESERVED, MOVABLE].map(|whose| &frames.cpu(cpu)[whose]))
+                        .map(|word| word.load(Ordering::Relaxed))
+                        .collect();
+                    let whole = |mut areas: Range<u64>| {
+                        areas.any(|area| {
+                            !reserved.contains(&(area + 1))
+                                && model.offers(area * AREA_FRAMES, AREA_FRAMES)
+                        })
+                    };
+                    match frames.alloc_area(cpu) {
+                        Some(first) => {
+                            prop_assert!(model.offers(first, AREA_FRAMES));
+                            prop_assert!(first >= core * AREA_FRAMES || !whole(core..areas));
+                            model.set(first, AREA_FRAMES, false);
+                            held.insert(first, AREA_ORDER);
+                        }
+                        None => prop_assert!(!whole(0..areas)),
+                    }
+                }
+                Step::Isolate(area, on) => {
+                    frames.isolate(area * AREA_FRAMES, on);
+                    model.1[area as usize] = on;
                 }
                 Step::Free(cpu, index) => if !held.is_empty() {
                     let first = *held.keys().nth(index.index(held.len())).unwrap();
@@ -102,12 +174,22 @@ proptest! {
                     prop_assert_eq!(frames.remove(1, first, count), could);
                     if could {
                         frames.add(first, count, 0);
+                        // What is added is not isolated.
+                        for frame in first..first + count {
+                            model.1[(frame / AREA_FRAMES) as usize] = false;
+                        }
                     }
                 }
             }
             prop_assert_eq!(frames.free_frames(), model.0.iter().filter(|free| **free).count() as u64);
             prop_assert_eq!(frames.free_areas(), model.free_areas());
             prop_assert_eq!(frames.free_frames_of(0), frames.free_frames());
+            for area in 0..FRAMES / AREA_FRAMES {
+                let of_area = area * AREA_FRAMES..(area + 1) * AREA_FRAMES;
+                let free = of_area.clone().filter(|f| model.0[*f as usize]).count() as u64;
+                prop_assert_eq!(frames.free_frames_in(of_area.start), free);
+                prop_assert!(of_area.into_iter().all(|f| frames.is_free(f) == model.0[f as usize]));
+            }
         }
     }
 }
@@ -251,6 +333,34 @@ fn an_area_is_taken_where_it_is_if_it_is_free_as_a_whole() {
         !frames.alloc_untouched_at(0, AREA_FRAMES),
         "{small} is not free"
     );
+}
+
+/// An area leaves when all of it is free, and comes back as if it were new.
+#[test]
+fn an_isolated_area_leaves_when_all_of_it_is_free() {
+    let frames = grown(3 * AREA_FRAMES, AREA_FRAMES, 2);
+    frames.add(0, 2 * AREA_FRAMES, 0);
+    let taken = [(); 2].map(|()| frames.alloc_movable(0).unwrap());
+    assert!(taken.iter().all(|first| *first >= AREA_FRAMES));
+    frames.isolate(AREA_FRAMES, true);
+    // The CPU has that area reserved, and gets nothing more of it.
+    assert!(frames.alloc_movable(0).unwrap() < AREA_FRAMES);
+    frames.free(0, taken[0], 0);
+    assert!(!frames.remove(0, AREA_FRAMES, AREA_FRAMES));
+    assert!(!frames.alloc_untouched_at(0, AREA_FRAMES));
+    frames.free(1, taken[1], 0);
+    assert!(!frames.alloc_untouched_at(0, AREA_FRAMES));
+    assert!(frames.alloc_area(0).is_none() && frames.free_areas() == 0);
+    assert!(frames.remove(0, AREA_FRAMES, AREA_FRAMES));
+    assert_eq!(frames.free_frames(), AREA_FRAMES - 1);
+    // Ending the isolation of what has left gives nobody anything.
+    frames.isolate(AREA_FRAMES, false);
+    assert!(frames.alloc_movable(0).unwrap() < AREA_FRAMES);
+    // At first with some frames only, as when others hold tables.
+    frames.add(AREA_FRAMES + 3, AREA_FRAMES - 3, 0);
+    assert!(frames.alloc_movable(0).unwrap() >= AREA_FRAMES + 3);
+    frames.end_reservation(0);
+    assert_eq!(frames.free_frames_in(AREA_FRAMES), AREA_FRAMES - 4);
 }
 
 #[test]
