@@ -66,10 +66,11 @@ calls! {
     /// Tells the terminal of an instance its size, rows in the upper and columns in the lower half
     /// of `value`; also before START, so that the program finds it.
     WINSIZE = 13, Target;
-    /// Gives a running instance more CPUs or memory, or takes CPUs away, and returns before it has
+    /// Gives a running instance more CPUs or memory, or takes some away, and returns before it has
     /// answered: SETTLE waits for that. If it fails, `reason` and what is free say more.
     RESIZE = 14, Resize;
-    /// Sleeps until an instance has answered a change; a signal interrupts it.
+    /// Sleeps until an instance has answered a change, and what it gave back is free; a signal
+    /// interrupts it.
     SETTLE = 15, Settle;
     /// Opens the list of what has happened to instances as a new descriptor (close-on-exec), which
     /// is the result: `read` gives whole [`Event`]s, beginning with the oldest that is kept; `poll`
@@ -275,7 +276,8 @@ pub const REASON_WINDOW: u32 = 5;
 /// Too few cores are free, of which one thread each is used.
 pub const REASON_CORES: u32 = 6;
 
-/// `reason` of a failed [`RESIZE`]: it has more memory already, and memory does not shrink yet.
+/// `reason` of a failed [`RESIZE`]: the instance was created with more memory, which it keeps;
+/// `least`.
 pub const REASON_SHRINK: u32 = 7;
 /// `reason` of a failed [`RESIZE`]: the instance was created for less; `most`,
 /// `most_cpus`.
@@ -786,9 +788,11 @@ pub struct Resize {
     pub free_cpus: u32,
     /// Out: the most CPUs that the instance may have.
     pub most_cpus: u32,
+    /// Out: memory that the instance was created with, and keeps.
+    pub least: u64,
 }
 
-/// `outcome` of [`SETTLE`]: the instance has adopted the change.
+/// `outcome` of [`SETTLE`]: the instance has adopted the change, and what it gave back is free.
 pub const OUTCOME_TAKEN: u32 = 1;
 /// `outcome`: the instance has refused the change, and has what it had.
 pub const OUTCOME_REFUSED: u32 = 2;
@@ -877,7 +881,7 @@ const _: () = {
     assert!(
         size_of::<Status>() == 616 && size_of::<Publish>() == 24 && size_of::<AddDevice>() == 24
     );
-    assert!(size_of::<Resize>() == 56 && size_of::<Settle>() == 32);
+    assert!(size_of::<Resize>() == 64 && size_of::<Settle>() == 32);
     assert!(size_of::<Events>() == 8 && size_of::<Event>() == 104);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);
     assert!(size_of::<Rename>() == 72);

@@ -166,9 +166,42 @@ pub enum Refusal {
     Cpu(usize),
     /// A function or registers of one that there cannot be, or new ones while it runs.
     Function(usize),
+    /// Memory that is to leave has so many pages of the instance's kernel.
+    KernelPages(usize),
+    /// Memory that is to leave has so many pages of programs, files and devices that stay where
+    /// they are.
+    UserPages(usize),
+    /// Without the memory that is to leave so many pages would be missing.
+    Short(usize),
+}
+
+/// Most pages that an answer can name.
+const MOST_PAGES: u64 = (1 << 24) - 1;
+
+/// Pages as a number that an answer can name.
+fn told(pages: u64) -> usize {
+    pages.min(MOST_PAGES) as usize
 }
 
 impl Refusal {
+    /// Pages of the kernel keep memory from leaving.
+    #[must_use]
+    pub fn pages_of_kernel(pages: u64) -> Self {
+        Self::KernelPages(told(pages))
+    }
+
+    /// Pages of programs, files and devices keep memory from leaving.
+    #[must_use]
+    pub fn pages_of_programs(pages: u64) -> Self {
+        Self::UserPages(told(pages))
+    }
+
+    /// So many pages would be missing.
+    #[must_use]
+    pub fn short_of(pages: u64) -> Self {
+        Self::Short(told(pages))
+    }
+
     /// Code of the refusal in an answer.
     const fn code(self) -> u64 {
         match self {
@@ -182,6 +215,9 @@ impl Refusal {
             Self::NoMemory => 9,
             Self::Cpu(_) => 10,
             Self::Function(_) => 11,
+            Self::KernelPages(_) => 12,
+            Self::UserPages(_) => 13,
+            Self::Short(_) => 14,
         }
     }
 
@@ -193,7 +229,10 @@ impl Refusal {
             | Self::Limit(index)
             | Self::Overlap(index)
             | Self::Cpu(index)
-            | Self::Function(index) => index as u64,
+            | Self::Function(index)
+            | Self::KernelPages(index)
+            | Self::UserPages(index)
+            | Self::Short(index) => index as u64,
             Self::Count | Self::Missing | Self::NoMemory => 0,
         }
     }
@@ -210,6 +249,9 @@ impl Refusal {
             9 => Self::NoMemory,
             10 => Self::Cpu(index),
             11 => Self::Function(index),
+            12 => Self::KernelPages(index),
+            13 => Self::UserPages(index),
+            14 => Self::Short(index),
             _ => return None,
         })
     }
@@ -228,6 +270,12 @@ impl fmt::Display for Refusal {
             Self::NoMemory => f.write_str("it has no memory for tables of its own"),
             Self::Cpu(i) => write!(f, "entry {i} is no CPU that there can be"),
             Self::Function(i) => write!(f, "entry {i} is no device that it can have"),
+            Self::KernelPages(n) => write!(f, "{n} pages of its kernel are in what is to leave"),
+            Self::UserPages(n) => write!(
+                f,
+                "{n} pages of programs, files and devices in what is to leave stay where they are"
+            ),
+            Self::Short(n) => write!(f, "it would have {} KiB too little", n * (PAGE_SIZE >> 10)),
         }
     }
 }
@@ -242,7 +290,7 @@ pub enum Verdict {
 }
 
 /// Answer of an instance to an epoch, as one word: the epoch's number in the upper
-/// half, the index of an entry, and the verdict in the lowest byte.
+/// half, the index of an entry or a number of pages, and the verdict in the lowest byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Number of the epoch; its lower half.
@@ -268,8 +316,17 @@ impl Answer {
         let index = (word as u32 >> 8) as usize;
         let verdict = match word & 0xff {
             1 => Verdict::Taken,
-            code if index < MAX_ENTRIES => Verdict::Refused(Refusal::from_code(code, index)?),
-            _ => return None,
+            code => {
+                let refusal = Refusal::from_code(code, index)?;
+                let is_index = !matches!(
+                    refusal,
+                    Refusal::KernelPages(_) | Refusal::UserPages(_) | Refusal::Short(_)
+                );
+                if is_index && index >= MAX_ENTRIES {
+                    return None;
+                }
+                Verdict::Refused(refusal)
+            }
         };
         Some(Self {
             epoch: (word >> 32) as u32,
@@ -377,8 +434,8 @@ pub fn check(entries: &[Entry], has: &impl Holdings) -> Result<Totals, Refusal> 
         }
     }
     check_same_functions(entries, has)?;
-    // The last CPU cannot go.
-    if frames < has.frames() || cpus == 0 {
+    // The last CPU cannot go, nor can the first memory, from which `frames` counts.
+    if cpus == 0 {
         return Err(Refusal::Missing);
     }
     Ok(Totals { frames, cpus })

@@ -48,8 +48,8 @@ impl Instance {
     }
 
     /// All CPUs, granules and functions by an epoch, if that is one: CPUs and whole granules with
-    /// numbers in a row, each place once, within the limits, all granules and functions that there
-    /// were, and the CPUs that there were, but for some of the last ones if no other comes.
+    /// numbers in a row, each place once, within the limits, all functions that there were, and the
+    /// CPUs and granules that there were, but for some of the last ones if no other comes.
     fn model(&self, entries: &[Entry]) -> Option<Possessions> {
         let mut granules: BTreeMap<u64, u64> = (0..).zip(FIRST).collect();
         let (mut cpus, mut slots) = (Vec::new(), BTreeSet::new());
@@ -91,10 +91,8 @@ impl Instance {
             granules.extend((0..count).map(|n| (number + n, place + n)));
         }
         let places: BTreeSet<_> = granules.values().collect();
-        let kept = self
-            .granules
-            .iter()
-            .all(|(number, place)| granules.get(number) == Some(place));
+        let mut both = self.granules.iter().zip(&granules);
+        let kept = both.all(|(had, has)| had == has);
         let apic_ids: BTreeSet<_> = cpus.iter().collect();
         let granule = |place: &u64| {
             let start = place.checked_mul(GRANULE_SIZE as u64)?;
@@ -237,6 +235,8 @@ enum Change {
     Cpu { apic_id: u32 },
     /// Takes CPUs away, the last ones.
     FewerCpus { count: usize },
+    /// Takes granules away, the last ones.
+    Shrink { count: u64, merge: bool },
     /// Adds a function with registers of this size at this place, each in units of its size.
     Function {
         number: u32,
@@ -279,6 +279,7 @@ fn change() -> impl Strategy<Value = Change> {
             .prop_map(|(place, count, merge)| Change::Grow { place, count, merge }),
         4 => (0u32..20).prop_map(|apic_id| Change::Cpu { apic_id }),
         2 => (1usize..4).prop_map(|count| Change::FewerCpus { count }),
+        3 => (1u64..6, any::<bool>()).prop_map(|(count, merge)| Change::Shrink { count, merge }),
         3 => (0u32..5, 30_000u64..60_000, 0u64..250, 12u32..23, 0u8..4).prop_map(
             |(number, config, place, size, flags)| {
                 let flags = flags << 2;
@@ -321,6 +322,14 @@ fn changed(instance: &Instance, change: &Change) -> Vec<Entry> {
             epoch = cpu_entries(&cpus);
             epoch.extend(&known);
             epoch.extend(entries(&instance.granules, true));
+        }
+        Change::Shrink { count, merge } => {
+            let left = (instance.granules.len() as u64).saturating_sub(*count);
+            let mut granules = instance.granules.clone();
+            granules.retain(|number, _| *number < left);
+            epoch = cpu_entries(&instance.cpus);
+            epoch.extend(&known);
+            epoch.extend(entries(&granules, *merge));
         }
         Change::FewerCpus { count } => {
             let left = instance.cpus.len().saturating_sub(*count);
@@ -400,7 +409,7 @@ proptest! {
     /// Any word is an answer that becomes the same word again, but for bits that mean nothing, or
     /// none.
     #[test]
-    fn words_are_answers_or_not(word: u64, code in 0u64..14) {
+    fn words_are_answers_or_not(word: u64, code in 0u64..17) {
         for word in [word, word & !0xff | code] {
             if let Some(answer) = Answer::from_word(word) {
                 prop_assert_eq!(Answer::from_word(answer.to_word()), Some(answer));
@@ -466,9 +475,13 @@ fn each_refusal_is_told_by_its_name() {
     }
     let mut grown = Instance::new(20, 3);
     grown.granules.extend([(5, 7), (6, 8)]);
+    // The last granules may leave, but no other comes in their place.
+    for (entries, left) in [(&[is][..], 5), (&[is, new(5, 7, 1)], 6)] {
+        let totals = check(entries, &grown).map(|totals| totals.frames / GRANULE_FRAMES);
+        assert_eq!(totals, Ok(left));
+    }
     for entries in [
-        &[is][..],
-        &[is, new(5, 7, 1)],
+        &[is, new(5, 8, 1)][..],
         &[is, new(5, 9, 2)],
         &[is, new(5, 8, 1), new(6, 7, 1)],
     ] {
@@ -496,6 +509,9 @@ fn each_refusal_is_told_by_its_name() {
         Refusal::NoMemory,
         Refusal::Cpu(6),
         Refusal::Function(7),
+        Refusal::pages_of_kernel(37),
+        Refusal::pages_of_programs(0xff_ffff),
+        Refusal::short_of(MAX_ENTRIES as u64),
     ] {
         let answer = Answer {
             epoch: 77,
@@ -504,6 +520,7 @@ fn each_refusal_is_told_by_its_name() {
         assert_eq!(Answer::from_word(answer.to_word()), Some(answer));
         assert!(!refusal.to_string().is_empty());
     }
+    assert_eq!(Refusal::short_of(1 << 40), Refusal::Short(0xff_ffff));
     assert_eq!(Answer::from_word(0), None);
     assert_eq!(Answer::from_word((MAX_ENTRIES as u64) << 8 | 3), None);
 }

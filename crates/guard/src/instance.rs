@@ -204,6 +204,9 @@ fn adopt(entries: &[live::Entry], adopters: &Adopters) -> Result<Totals, Refusal
     // First of all, because only this can be left half done.
     prepare_cpus(cpu::count()..totals.cpus, adopters)?;
     let has = mem::total_frames();
+    if totals.frames < has {
+        mem::leaving::shrink(totals.frames)?;
+    }
     let of_kind = |kind| entries.iter().filter(move |entry| live::is_of(entry, kind));
     // Of each range the part that is new.
     let ranges = of_kind(KIND_MEMORY).map(live::range);

@@ -138,17 +138,32 @@ fn map_pages(bottom: usize) -> Option<Frames> {
 
 impl Drop for KernelStack {
     fn drop(&mut self) {
-        if POOL.lock().pool.try_push((self.slot, self.frames)).is_ok() {
+        if POOL.lock().pool.try_push((self.slot, self.frames)).is_err() {
+            free(self.slot, self.frames);
+        }
+    }
+}
+
+/// Frees a stack that nobody has any more.
+fn free(slot: u32, frames: Frames) {
+    // SAFETY: the stack was dropped, so nobody runs on it or holds references into it.
+    unsafe { kernel::unmap_frames(bottom_of(slot), PAGES) };
+    for frame in frames {
+        // SAFETY: `map_pages` took the block apart, and nothing maps its frame any more.
+        drop(unsafe { Block::from_raw(frame, 0) });
+    }
+    FRAMES.fetch_sub(PAGES as u64, Ordering::Relaxed);
+    POOL.lock().free_slot(slot);
+}
+
+/// Frees the stacks that are kept for reuse. Sleeps; the caller holds no lock.
+pub(crate) fn shrink() {
+    loop {
+        // The pool is not locked while its stacks are unmapped.
+        let Some((slot, frames)) = POOL.lock().pool.pop() else {
             return;
-        }
-        // SAFETY: the stack is being dropped, so nobody runs on it or holds references into it.
-        unsafe { kernel::unmap_frames(self.bottom(), PAGES) };
-        for frame in self.frames {
-            // SAFETY: `map_pages` took the block apart, and nothing maps its frame any more.
-            drop(unsafe { Block::from_raw(frame, 0) });
-        }
-        FRAMES.fetch_sub(PAGES as u64, Ordering::Relaxed);
-        POOL.lock().free_slot(self.slot);
+        };
+        free(slot, frames);
     }
 }
 

@@ -523,6 +523,7 @@ fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
     let (resized, has) = find(call.id)?.resize(&want, extent);
     (call.mem, call.most) = (has.memory, has.most_memory);
     (call.cpus, call.most_cpus) = (has.cpus, has.most_cpus);
+    call.least = has.first_memory;
     call.free_mem = partition::resources().mem_free;
     call.free_cpus = has.free_cpus;
     (call.epoch, call.reason) = (0, dev::REASON_NONE);
@@ -534,10 +535,6 @@ fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
         Err(ResizeError::Paused) => {
             call.reason = dev::REASON_PAUSED;
             Err(Errno::EBUSY)
-        }
-        Err(ResizeError::Shrink) => {
-            call.reason = dev::REASON_SHRINK;
-            Err(Errno::EINVAL)
         }
         Err(ResizeError::Grow(error)) => Err(match error {
             GrowError::Stopped => Errno::ESRCH,
@@ -555,6 +552,10 @@ fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
             }
             GrowError::Limit => {
                 call.reason = dev::REASON_LIMIT;
+                Errno::EINVAL
+            }
+            GrowError::FirstMemory => {
+                call.reason = dev::REASON_SHRINK;
                 Errno::EINVAL
             }
             // Nobody can ask for none.

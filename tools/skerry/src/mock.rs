@@ -612,20 +612,21 @@ impl Device for Mock {
             let mem = or(call.mem, has);
             let cpus = or(call.cpus.into(), record.status.cpus.into()) as u32;
             (call.mem, call.free_mem, call.most) = (has, free, 1 << 29);
+            call.least = 64 << 20;
             (call.cpus, call.free_cpus) = (record.status.cpus, info.cpus_free);
             call.most_cpus = self.cpus - 1;
             let (reason, errno) = match () {
                 () if record.status.state != dev::STATE_RUNNING => (dev::REASON_NONE, libc::ESRCH),
                 () if record.status.paused != dev::PAUSED_NO => (dev::REASON_PAUSED, libc::EBUSY),
-                () if mem < has => (dev::REASON_SHRINK, libc::EINVAL),
+                () if mem < call.least => (dev::REASON_SHRINK, libc::EINVAL),
                 () if mem > call.most || cpus > call.most_cpus => (dev::REASON_LIMIT, libc::EINVAL),
-                () if mem - has > free => (dev::REASON_MEMORY, libc::ENOMEM),
+                () if mem.saturating_sub(has) > free => (dev::REASON_MEMORY, libc::ENOMEM),
                 () if cpus.saturating_sub(call.cpus) > call.free_cpus => {
                     (dev::REASON_CPUS, libc::ENOSPC)
                 }
                 () => {
                     let program = record.command[0].as_str();
-                    if call.flags == 0 && !matches!(program, "refuse" | "ignore") {
+                    if call.flags == 0 && !matches!(program, "refuse" | "hold" | "ignore") {
                         (record.status.mem, record.status.cpus) = (mem, cpus);
                     }
                     call.epoch = u64::from(call.flags == 0);
@@ -640,8 +641,11 @@ impl Device for Mock {
     fn settle(&self, call: &mut Settle) -> io::Result<()> {
         self.with(call.id, |record| {
             (call.outcome, call.answer) = match record.command[0].as_str() {
-                "refuse" => {
-                    let verdict = Verdict::Refused(Refusal::NoMemory);
+                program @ ("refuse" | "hold") => {
+                    let verdict = Verdict::Refused(match program {
+                        "hold" => Refusal::pages_of_kernel(37),
+                        _ => Refusal::NoMemory,
+                    });
                     let answer = Answer { epoch: 1, verdict };
                     (dev::OUTCOME_REFUSED, answer.to_word())
                 }

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 use abi::dev::{self, Resize, Settle, Status};
-use abi::live::{Answer, Verdict};
+use abi::live::{Answer, Refusal, Verdict};
 use serde::Serialize;
 
 use crate::device::Device;
@@ -47,8 +47,8 @@ pub struct Change {
     took_us: u64,
 }
 
-/// Gives a running instance more CPUs or memory, or has it give CPUs back, and waits until it has
-/// adopted that, and the CPUs that it gave back are free.
+/// Gives a running instance more CPUs or memory, or has it give some back, and waits until it has
+/// adopted that, and what it gave back is free.
 ///
 /// # Errors
 /// Why it has what it had before; or, of one that does not answer in time, that nothing is known
@@ -116,9 +116,10 @@ fn refused(status: &Status, call: &Resize, options: Options, error: &io::Error) 
             call.free_cpus
         ),
         dev::REASON_SHRINK => format!(
-            "{name} has {has} of memory, and a running instance cannot give memory back yet \
-             (asked for {asked}): give --mem {} or more",
-            size::option(call.mem)
+            "{name} was created with {} of memory, which it keeps while it runs (asked for \
+             {asked}): give --mem {} or more",
+            size::format(call.least),
+            size::option(call.least)
         ),
         dev::REASON_LIMIT => format!(
             "{name} may have {} of memory at most, a multiple of what it was created with (asked \
@@ -143,6 +144,18 @@ fn refused(status: &Status, call: &Resize, options: Options, error: &io::Error) 
     })
 }
 
+/// An instance's reason to refuse a change, and the remedy where there is one.
+fn why_refused(refusal: Refusal) -> String {
+    let remedy = match refusal {
+        Refusal::KernelPages(_) | Refusal::UserPages(_) => {
+            ": end programs that hold them, or give more --mem"
+        }
+        Refusal::Short(_) => ": end programs in it, or give more --mem",
+        _ => "",
+    };
+    format!("{refusal}{remedy}")
+}
+
 /// Waits for the instance's answer to a change.
 fn settle(device: &dyn Device, status: &Status, epoch: u64, limit: Option<Duration>) -> Result<()> {
     let name = label(status);
@@ -163,13 +176,15 @@ fn settle(device: &dyn Device, status: &Status, epoch: u64, limit: Option<Durati
     };
     match (settled, call.outcome) {
         (Ok(()), dev::OUTCOME_TAKEN) => Ok(()),
-        (Ok(()), dev::OUTCOME_REFUSED) => Err(Failure::new(format!(
-            "{name} has refused the change, and has what it had: {}",
-            match Answer::from_word(call.answer).map(|answer| answer.verdict) {
-                Some(Verdict::Refused(refusal)) => refusal.to_string(),
+        (Ok(()), dev::OUTCOME_REFUSED) => {
+            let why = match Answer::from_word(call.answer).map(|answer| answer.verdict) {
+                Some(Verdict::Refused(refusal)) => why_refused(refusal),
                 _ => "it does not say why".into(),
-            }
-        ))),
+            };
+            Err(Failure::new(format!(
+                "{name} has refused the change, and has what it had: {why}"
+            )))
+        }
         (Ok(()), _) => Err(Failure::new(format!("{name} has ended meanwhile"))),
         (Err(error), _) if error.kind() == ErrorKind::TimedOut => Err(Failure::new(format!(
             "{name} has not answered yet: it keeps what it has and what it was given, and does as it \
@@ -261,9 +276,9 @@ mod tests {
             cpus: Some(2),
             ..to(64 << 20)
         };
-        let failure = resize(&mock, &status, less).unwrap_err();
-        assert!(failure.message.contains("cannot give memory back"));
-        assert_eq!(find(&mock, "sleep").unwrap().cpus, 1);
+        let change = resize(&mock, &status, less).unwrap();
+        assert_eq!((change.memory_before, change.memory), (96 << 20, 64 << 20));
+        assert_eq!(find(&mock, "sleep").unwrap().cpus, 2);
     }
 
     #[test]
@@ -294,8 +309,8 @@ mod tests {
         let say = |memory| resize(&mock, &status, to(memory)).unwrap_err().message;
         assert_eq!(
             say(32 << 20),
-            "sleep has 64 MiB of memory, and a running instance cannot give memory back yet \
-             (asked for 32 MiB): give --mem 64M or more"
+            "sleep was created with 64 MiB of memory, which it keeps while it runs (asked for \
+             32 MiB): give --mem 64M or more"
         );
         assert!(say(1 << 30).contains("512 MiB of memory at most"));
         assert_eq!(
@@ -325,6 +340,10 @@ mod tests {
         let mock = Mock::new(4, 1 << 30);
         for (program, words) in [
             ("refuse", "no memory for tables"),
+            (
+                "hold",
+                "37 pages of its kernel are in what is to leave: end programs",
+            ),
             ("ignore", "not answered yet"),
         ] {
             let status = running(&mock, program);

@@ -10,6 +10,7 @@
 //! For each granule one bit says whether any of it was handed out since it was last scrubbed, at
 //! first yes. It saves zeroing memory twice before it is granted to another instance (`grant`).
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
@@ -22,7 +23,7 @@ use slab::poison;
 
 use super::frame::Frame;
 use super::percpu::CpuCache;
-use super::{TOTAL, direct, heap, high_mark, percpu, reclaim};
+use super::{TOTAL, added, direct, heap, high_mark, leaving, percpu, reclaim};
 use crate::BootToken;
 use crate::cpu::CpuId;
 use crate::irq::Hook;
@@ -55,9 +56,11 @@ fn allocator() -> &'static Frames<'static> {
 #[inline(never)]
 fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Block> {
     let allocator = allocator();
-    let first = take(allocator).or_else(|| {
+    let at_once =
+        || take(allocator).or_else(|| leaving::cancel().then(|| take(allocator)).flatten());
+    let first = at_once().or_else(|| {
         reclaim::reclaim((PAGE_SIZE as u64) << order);
-        take(allocator)
+        at_once()
     });
     if first.is_none() && order <= COSTLY_ORDER {
         if !FAILED.swap(true, Ordering::Relaxed) {
@@ -298,19 +301,34 @@ pub fn zero_page_ahead() -> bool {
     let zeroed = &percpu::mine().zeroed;
     if zeroed.looks_full()
         || allocator().free_frames() < TOTAL.load(Ordering::Relaxed) / SCARCE_PART
+        || leaving::is_under_way()
     {
         return false;
     }
-    let Some(block) = Block::new(0) else {
-        return false;
-    };
-    // SAFETY: the block is ours, and free frames are in the direct map.
-    unsafe { direct::zero(block.ptr(), 1) };
-    let kept = zeroed.push(block.first.0 as usize + 1);
-    if kept {
-        block.into_raw();
+    // Not taken off the CPU in between: memory that is to leave waits for what is in no stock yet.
+    let kept = without_irqs(|| {
+        let block = Block::movable_at_hand()?;
+        // SAFETY: the block is ours, and free frames are in the direct map.
+        unsafe { direct::zero(block.ptr(), 1) };
+        let kept = zeroed.push(block.first.0 as usize + 1);
+        if kept {
+            block.into_raw();
+        }
+        kept.then_some(())
+    });
+    kept.is_some()
+}
+
+/// Runs `f` with interrupts off, so that the end of a grace period is not before its end.
+fn without_irqs<R>(f: impl FnOnce() -> R) -> R {
+    #[cfg(target_os = "none")]
+    {
+        crate::cpu::without_irqs(f)
     }
-    kept
+    #[cfg(not(target_os = "none"))]
+    {
+        f()
+    }
 }
 
 /// `2^order` consecutive frames that belong to whoever holds this; dropping it frees them.
@@ -339,9 +357,44 @@ impl Block {
         take(order, |frames| frames.alloc(percpu::cpu(), order))
     }
 
+    /// Allocates a block of one frame, its content undefined, for what can be moved.
+    #[inline]
+    pub(super) fn movable() -> Option<Self> {
+        Self::movable_at_hand().or_else(|| take(0, |frames| frames.alloc_movable(percpu::cpu())))
+    }
+
+    /// Allocates a block as [`Block::movable`], but nobody is asked to give anything back for it.
+    #[inline]
+    fn movable_at_hand() -> Option<Self> {
+        let first = allocator().alloc_movable(percpu::cpu())?;
+        Some(
+            Self {
+                first: Frame(first),
+                order: 0,
+            }
+            .checked(),
+        )
+    }
+
+    /// Allocates a block of one frame of zeroes, for what can be moved.
+    pub(super) fn movable_zeroed() -> Option<Self> {
+        if let Some(name) = percpu::mine().zeroed.pop() {
+            return Some(Self {
+                first: Frame(name as u64 - 1),
+                order: 0,
+            });
+        }
+        let block = Self::movable()?;
+        // SAFETY: the block is ours, and free frames are in the direct map.
+        unsafe { direct::zero(block.ptr(), 1) };
+        Some(block)
+    }
+
     /// Allocates a block as [`Block::new`], but nobody is asked to give anything back for it.
     pub(super) fn at_hand(order: u8) -> Option<Self> {
-        let first = allocator().alloc(percpu::cpu(), order)?;
+        let take = || allocator().alloc(percpu::cpu(), order);
+        let needed = order <= COSTLY_ORDER;
+        let first = take().or_else(|| (needed && leaving::cancel()).then(take).flatten())?;
         Some(
             Self {
                 first: Frame(first),
@@ -383,7 +436,9 @@ impl Block {
 
     /// Allocates a block of zeroes.
     pub(crate) fn zeroed(order: u8) -> Option<Self> {
+        // What was zeroed ahead is for what can be moved, once there is memory that may leave.
         if order == 0
+            && !added::is_any_there()
             && let Some(name) = percpu::mine().zeroed.pop()
         {
             return Some(Self {
@@ -431,6 +486,20 @@ impl Block {
         let first = self.first;
         core::mem::forget(self);
         first
+    }
+
+    /// Cuts it where its first `count` frames end, whole granules, into smaller blocks, ascending;
+    /// `each` is told whether one is before that place.
+    pub(super) fn cut(self, count: u64, each: &mut impl FnMut(Self, bool)) {
+        let all = 1 << self.order;
+        if count == 0 || count >= all {
+            return each(self, count > 0);
+        }
+        let order = self.order - 1;
+        let first = self.into_raw();
+        for (first, before) in [(first, 0), (first.add(all / 2), all / 2)] {
+            Self { first, order }.cut(count.saturating_sub(before), each);
+        }
     }
 
     /// Takes up ownership again.
@@ -506,7 +575,7 @@ impl Drop for Run {
 ///
 /// # Safety
 /// The frames are this instance's, in the direct map, and used by nobody from now on.
-pub(super) unsafe fn donate(frames: core::ops::Range<u64>) {
+pub(super) unsafe fn donate(frames: Range<u64>) {
     // SAFETY: by the caller's promise.
     unsafe {
         poison::fill(
@@ -515,6 +584,28 @@ pub(super) unsafe fn donate(frames: core::ops::Range<u64>) {
         );
     };
     allocator().add(frames.start, frames.end - frames.start, 0);
+}
+
+/// Isolates whole granules, or ends that: meanwhile nobody gets anything of them.
+pub(super) fn isolate(frames: Range<u64>, isolated: bool) {
+    for first in frames.step_by(GRANULE_FRAMES as usize) {
+        allocator().isolate(first, isolated);
+    }
+}
+
+/// Takes a run of frames out of the allocator: all of it, or nothing (false) if some is not free.
+pub(super) fn take_out(frames: Range<u64>) -> bool {
+    allocator().remove(percpu::cpu(), frames.start, frames.end - frames.start)
+}
+
+/// Gives what [`take_out`] took back to the allocator.
+pub(super) fn put_back(frames: Range<u64>) {
+    allocator().add(frames.start, frames.end - frames.start, 0);
+}
+
+/// Whether a frame is free, at this moment.
+pub(super) fn is_free(frame: u64) -> bool {
+    allocator().is_free(frame)
 }
 
 /// Makes a block of one frame that the allocator has not managed so far; dropping it gives it to

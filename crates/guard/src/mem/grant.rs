@@ -17,6 +17,7 @@
 //! Granted memory that is dropped is leaked and counted: whoever loses track of its owner must not
 //! reuse it.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use ::alloc::vec::Vec;
@@ -128,17 +129,19 @@ impl Granules {
     /// there are too many runs.
     pub(crate) fn runs(&self) -> Option<ArrayVec<Run, MAX_RANGES>> {
         let mut runs = ArrayVec::<Run, MAX_RANGES>::new();
-        self.runs_from(0)
+        self.runs_of(0..u64::MAX)
             .try_for_each(|run| runs.try_push(run))
             .ok()?;
         Some(runs)
     }
 
-    /// The granules behind the first `skip` frames, as the instance numbers them.
-    pub(crate) fn runs_from(&self, skip: u64) -> impl Iterator<Item = Run> {
+    /// The granules of these frames, as the instance numbers them.
+    pub(crate) fn runs_of(&self, frames: Range<u64>) -> impl Iterator<Item = Run> {
         let numbers = (0..).step_by(GRANULE_FRAMES as usize);
         let granules = numbers.zip(self.granules());
-        let mut granules = granules.skip((skip / GRANULE_FRAMES) as usize).peekable();
+        let granules = granules.take((frames.end / GRANULE_FRAMES) as usize);
+        let granules = granules.skip((frames.start / GRANULE_FRAMES) as usize);
+        let mut granules = granules.peekable();
         core::iter::from_fn(move || {
             let (first, at) = granules.next()?;
             let mut count = GRANULE_FRAMES;
@@ -176,14 +179,52 @@ impl Granules {
         let mut blocks = Vec::new();
         blocks.try_reserve(self.blocks.len() - mark).ok()?;
         blocks.extend(self.blocks.drain(mark..));
+        Some(self.with_their_bad_frames(blocks))
+    }
+
+    /// The granules behind the first `bytes` bytes, whole granules; `None`, with nothing moved, if
+    /// there is no memory for the lists.
+    pub(crate) fn split_behind(&mut self, bytes: u64) -> Option<Self> {
+        let mut behind = Vec::new();
+        let mut kept = 0;
+        let whole = |block: &&Block| {
+            kept += block.bytes() as u64;
+            kept <= bytes
+        };
+        let count = self.blocks.iter().take_while(whole).count();
+        // One block may be cut in pieces.
+        let pieces = usize::from(alloc::MAX_ORDER - GRANULE_ORDER) + 1;
+        behind
+            .try_reserve(self.blocks.len() - count + pieces)
+            .ok()?;
+        self.blocks.try_reserve(pieces).ok()?;
+        behind.extend(self.blocks.drain(count..));
+        let missing = bytes - self.bytes();
+        if missing > 0 {
+            let cut = behind.remove(0);
+            let mut at = 0;
+            cut.cut(missing / PAGE_SIZE as u64, &mut |block, stays| {
+                if stays {
+                    self.blocks.push(block);
+                } else {
+                    behind.insert(at, block);
+                    at += 1;
+                }
+            });
+        }
+        Some(self.with_their_bad_frames(behind))
+    }
+
+    /// A list of blocks that were among these, with the frames of them that go out of use.
+    fn with_their_bad_frames(&mut self, blocks: Vec<Block>) -> Self {
         let is_theirs = |frame: &Frame| blocks.iter().any(|block| block.contains(*frame));
         let bad = self.bad.iter().copied().filter(is_theirs).collect();
         self.bad.retain(|frame| !is_theirs(frame));
-        Some(Self {
+        Self {
             blocks,
             granted: self.granted,
             bad,
-        })
+        }
     }
 
     /// The supervisor's number of the instance's frame `frame`.
@@ -414,14 +455,39 @@ mod tests {
             assert_eq!(granules.frame(frame + 5), Some(at.add(5)));
             assert!(granules.contains(at.add(511)));
         }
-        let runs: Vec<_> = granules.runs_from(first).collect();
+        let runs: Vec<_> = granules.runs_of(first..u64::MAX).collect();
         let frames = runs.iter().map(|run| run.count).sum::<u64>();
         assert_eq!((runs[0].first, frames), (first, 2 * GRANULE_FRAMES));
         assert!(host::without_heap(|| granules.split_off(mark)).is_none());
         let back = granules.split_off(mark).unwrap();
         assert!(back.granules().eq(wanted[1..].iter().copied()));
         assert!(granules.granules().eq(wanted[..1].iter().copied()));
-        assert_eq!(granules.runs_from(first).count(), 0);
+        assert_eq!(granules.runs_of(first..u64::MAX).count(), 0);
+    }
+
+    /// The last granules are cut off, wherever blocks begin and end.
+    #[test]
+    fn what_is_behind_is_cut_off() {
+        let _alone = alone();
+        let mut granules = Granules::take(3).unwrap();
+        let wanted: Vec<_> = granules.granules().collect();
+        granules.retire(wanted[2].add(7));
+        for keeps in [3, 2, 1] {
+            let bytes = keeps as u64 * GRANULE_SIZE as u64;
+            assert!(host::without_heap(|| granules.split_behind(bytes)).is_none());
+            assert!(granules.granules().eq(wanted.iter().copied()));
+            let mut behind = granules.split_behind(bytes).unwrap();
+            assert!(granules.granules().eq(wanted[..keeps].iter().copied()));
+            assert!(behind.granules().eq(wanted[keeps..].iter().copied()));
+            let runs = granules.runs_of(GRANULE_FRAMES..u64::MAX);
+            let frames: u64 = runs.map(|run| run.count).sum();
+            assert_eq!(frames, (keeps as u64 - 1) * GRANULE_FRAMES);
+            assert_eq!(granules.bad.len() + behind.bad.len(), 1);
+            assert_eq!(behind.bad.is_empty(), keeps == 3);
+            granules.append(&mut behind).unwrap();
+            granules.retire(wanted[2].add(7));
+        }
+        granules.bad.clear();
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub(crate) fn set_up() {
         let words = (0..frames::words_needed(FRAMES, 1))
             .map(|_| frames::AtomicU64::new(0))
             .collect();
-        let frames = frames::Frames::new(FRAMES, 1, Vec::leak(words));
+        let frames = frames::Frames::new(FRAMES, FRAMES, 1, Vec::leak(words));
         frames.add(GRANULE_FRAMES, FRAMES - GRANULE_FRAMES, 0);
         allocator::init(frames);
         isolated::init().expect("tables");

@@ -83,7 +83,7 @@ pub(crate) fn references(first: Frame) -> u64 {
 impl Drop for LargePage {
     fn drop(&mut self) {
         if self.is_exclusive() {
-            refcount::drop_granule();
+            refcount::drop_granule(self.first);
             // SAFETY: nobody else has a reference to any of the pages, so the block that `zeroed`
             // took apart, in one piece or many, is ours again.
             drop(unsafe { Block::from_raw(self.first, GRANULE_ORDER) });

@@ -6,6 +6,7 @@
 //! | `direct` | the direct map |
 //! | `added` | memory that came after the start |
 //! | `early` | frames before there is an allocator |
+//! | `leaving` | memory that leaves |
 //! | `alloc` | the frame allocator |
 //! | `percpu` | per-CPU caches of free memory |
 //! | `refcount`, `page`, `large` | reference counts; pages of programs, 512 of them in a row |
@@ -28,6 +29,7 @@ pub(crate) mod high_mark;
 #[cfg_attr(not(test), allow(dead_code, reason = "set up by tests only"))]
 pub(crate) mod host;
 pub(crate) mod large;
+pub(crate) mod leaving;
 pub(crate) mod page;
 pub(crate) mod percpu;
 pub(crate) mod phys;
@@ -287,7 +289,7 @@ pub(crate) unsafe fn init(
         unsafe { slab::poison::enable() };
         percpu::all().for_each(|local| local.magazines.close());
     }
-    let frames = Frames::new(limit, cpus.most, words);
+    let frames = Frames::new(limit, end, cpus.most, words);
     for range in map.ranges() {
         holes.between(range.first_frame..range.first_frame + range.count, |run| {
             // SAFETY: nobody has these frames yet.
@@ -333,7 +335,11 @@ pub(crate) unsafe fn grow(
         let counts = Frame(range.first_frame);
         for (part, first) in (0..).zip(granules(range)) {
             let phys = range.phys + part * abi::layout::GRANULE_SIZE as u64;
-            tables.insert(first, phys, counts, part);
+            // The first granules have those frames: a range has a count for each of its own.
+            let held = added::count_frames(range.count / GRANULE_FRAMES)
+                .saturating_sub(part * GRANULE_FRAMES)
+                .min(GRANULE_FRAMES);
+            tables.insert(first, phys, counts, part, held);
         }
         // SAFETY: the caller's promise; nobody knows the frames yet.
         unsafe { kernel::map_granules(granules(range)) };

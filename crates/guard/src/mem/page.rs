@@ -38,14 +38,16 @@ impl Page {
     #[must_use]
     pub fn zeroed() -> Option<Self> {
         Some(Self::adopt(
-            alloc::may_make_page().then(|| Block::zeroed(0)).flatten()?,
+            alloc::may_make_page()
+                .then(Block::movable_zeroed)
+                .flatten()?,
         ))
     }
 
     /// Allocates a page with the same content as this one; `None` if memory is short.
     #[must_use]
     pub fn duplicate(&self) -> Option<Self> {
-        let block = alloc::may_make_page().then(|| Block::new(0)).flatten()?;
+        let block = alloc::may_make_page().then(Block::movable).flatten()?;
         // SAFETY: both frames are in the direct map (they are owned and pages are never granted
         // away), and they differ because the new one is owned by `block`.
         unsafe { direct::copy(block.ptr(), direct::ptr(self.frame), PAGE_SIZE) };

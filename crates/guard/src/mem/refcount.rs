@@ -18,6 +18,11 @@ static REFERENCES: Once<&'static [AtomicU32]> = Once::new();
 /// References beyond this are a leak that would end in a use after free.
 const MAX_REFERENCES: u32 = u32::MAX / 2;
 
+/// Bit of a count that holds what [`note`] has noted.
+const NOTED: u32 = 1 << 31;
+
+const _: () = assert!(MAX_REFERENCES < NOTED);
+
 /// Bytes of the table for frames `0..end`.
 pub(super) const fn bytes(end: u64) -> usize {
     end as usize * size_of::<AtomicU32>()
@@ -61,14 +66,21 @@ pub(super) fn first_reference(frame: Frame) {
     percpu::mine().pages.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Keeps a number with a frame that is no page, until it becomes one.
+/// Keeps a number below 2^31 with a frame that is no page, until it becomes one.
 pub(super) fn note(frame: Frame, number: u32) {
-    count(frame).store(number, Ordering::Relaxed);
+    count(frame).store(number | NOTED, Ordering::Relaxed);
 }
 
 /// The number kept with a frame by [`note`].
 pub(super) fn noted(frame: Frame) -> u32 {
-    count(frame).load(Ordering::Relaxed)
+    count(frame).load(Ordering::Relaxed) & !NOTED
+}
+
+/// Whether an added frame that is in use holds a page, at this moment. (Of the first memory's
+/// frames it is not known what their counts were when the instance began.)
+pub(super) fn is_page(frame: Frame) -> bool {
+    let count = count(frame).load(Ordering::Relaxed);
+    count != 0 && count & NOTED == 0
 }
 
 /// The frames of a granule become pages with one reference each.
@@ -90,7 +102,10 @@ pub(super) fn sum_of_references(first: Frame) -> u64 {
 }
 
 /// A granule's pages, with one reference each, are gone, and the frames are the caller's to free.
-pub(super) fn drop_granule() {
+pub(super) fn drop_granule(first: Frame) {
+    granule(first)
+        .iter()
+        .for_each(|count| count.store(0, Ordering::Relaxed));
     percpu::mine()
         .pages
         .fetch_sub(GRANULE_FRAMES, Ordering::Relaxed);

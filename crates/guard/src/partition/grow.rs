@@ -5,7 +5,8 @@
 //! with all the rest at the instance's end. A CPU stays in the park page until the instance has
 //! adopted it. One that the instance is to give back is the instance's until it has answered and
 //! the CPU has proved that it is in the park page; whoever does not prove that stays the
-//! instance's, and the change pending.
+//! instance's, and the change pending. Memory that it is to give back is its own until it has
+//! answered that it has taken it out of its page tables.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -39,6 +40,15 @@ pub struct More {
     pub cpus: u32,
 }
 
+/// Amounts of what an instance is to give back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Less {
+    /// Memory in bytes; whole granules.
+    pub memory: u64,
+    /// Number of CPUs.
+    pub cpus: u32,
+}
+
 /// Reason why what an instance has is not changed. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrowError {
@@ -60,6 +70,8 @@ pub enum GrowError {
     Limit,
     /// The instance would have no CPU.
     LastCpu,
+    /// The instance would have less memory than it was created with.
+    FirstMemory,
     /// The memory would be in more pieces than can be described, or the supervisor itself is short
     /// of memory.
     Supervisor,
@@ -74,6 +86,7 @@ impl fmt::Display for GrowError {
             Self::Cpus { free } => write!(f, "only {free} CPUs are free"),
             Self::Limit => f.write_str("it was created for less"),
             Self::LastCpu => f.write_str("it would have no CPU"),
+            Self::FirstMemory => f.write_str("it keeps what it was created with"),
             Self::Supervisor => f.write_str("the supervisor is short of memory"),
         }
     }
@@ -94,6 +107,8 @@ pub(super) struct Pending {
     cpus: usize,
     /// Number of these that the instance keeps.
     keeps: usize,
+    /// Bytes of memory that it keeps, what is new included.
+    keeps_bytes: u64,
     /// The instance has adopted it, and CPUs are on their way into the park page.
     adopted: bool,
     /// Time of the last ring.
@@ -109,6 +124,8 @@ pub struct Settled {
     /// that it gave, and the memory, if it was memory, for the caller to scrub; what is not is
     /// before it is given to anybody.
     pub refused: Option<(Refusal, Option<Scrubbing>)>,
+    /// Memory that the instance has given back, for the caller to scrub.
+    pub freed: Option<Scrubbing>,
 }
 
 /// Rule by which an instance gets more CPUs, and its number.
@@ -204,15 +221,22 @@ impl Partition {
         self.staged.frame_limit() * PAGE_SIZE as u64
     }
 
+    /// Memory that the instance was created with, in bytes.
+    #[must_use]
+    pub fn first_memory_bytes(&self) -> u64 {
+        self.staged.total_frames() * PAGE_SIZE as u64
+    }
+
     /// Gives CPUs and memory to the instance, which are its own from now on, has it give back its
-    /// last `fewer` CPUs, and rings. Returns the number of the epoch that says so.
+    /// last CPUs and the last of its memory, and rings. Returns the number of the epoch that says
+    /// so.
     ///
     /// # Errors
     /// Why not; all that was taken is free again.
     ///
     /// # Panics
-    /// If it was taken for another instance, or CPUs are to come and to go.
-    pub fn change(&mut self, mut more: Staged, fewer: u32) -> Result<u64, GrowError> {
+    /// If it was taken for another instance, or CPUs or memory are to come and to go.
+    pub fn change(&mut self, mut more: Staged, less: Less) -> Result<u64, GrowError> {
         assert_eq!(more.id, self.id, "taken for another instance");
         if !self.started || self.halting {
             return Err(GrowError::Stopped);
@@ -225,8 +249,15 @@ impl Partition {
         }
         let bytes = more.memory.as_ref().map_or(0, Granules::bytes);
         let cpus = self.cpus.len();
-        assert!(fewer == 0 || more.cpus.is_empty(), "CPUs come and go");
-        let keeps = match cpus.checked_sub(fewer as usize) {
+        assert!(
+            (less.cpus == 0 || more.cpus.is_empty()) && (less.memory == 0 || bytes == 0),
+            "CPUs or memory come and go"
+        );
+        let keeps_bytes = (self.memory_bytes() + bytes)
+            .checked_sub(less.memory)
+            .filter(|left| *left >= self.first_memory_bytes())
+            .ok_or(GrowError::FirstMemory)?;
+        let keeps = match cpus.checked_sub(less.cpus as usize) {
             None | Some(0) => return Err(GrowError::LastCpu),
             Some(keeps) => keeps,
         };
@@ -240,8 +271,8 @@ impl Partition {
         let runs = more
             .memory
             .as_ref()
-            .map_or(0, |new| new.runs_from(0).count());
-        let runs = self.granules().runs_from(first).count() + runs;
+            .map_or(0, |new| new.runs_of(0..u64::MAX).count());
+        let runs = self.granules().runs_of(first..u64::MAX).count() + runs;
         let functions = self.functions.entries().count();
         if runs + cpus + more.cpus.len() + functions > live::MAX_ENTRIES {
             return Err(GrowError::Supervisor);
@@ -262,12 +293,13 @@ impl Partition {
             }
         };
         self.cpus.append(&mut more.cpus);
-        let epoch = self.publish_table(self.cpus.len() - fewer as usize);
+        let epoch = self.publish_table(self.cpus.len() - less.cpus as usize, keeps_bytes);
         self.pending = Some(Pending {
             epoch,
             mark,
             cpus,
             keeps,
+            keeps_bytes,
             adopted: false,
             rung_ns: timer::now_ns(),
         });
@@ -275,21 +307,22 @@ impl Partition {
         Ok(epoch)
     }
 
-    /// Writes an epoch: so many of the CPUs, the functions, and all memory but the first.
-    pub(super) fn publish_table(&self, cpus: usize) -> u64 {
-        let first = self.staged.total_frames();
+    /// Writes an epoch: so many of the CPUs, the functions, and so many bytes of memory but the
+    /// first.
+    pub(super) fn publish_table(&self, cpus: usize, bytes: u64) -> u64 {
+        let frames = self.staged.total_frames()..bytes / PAGE_SIZE as u64;
         let live = self.live();
         let granules = self.granules();
         let listed = (0..)
             .zip(&self.cpus[..cpus])
             .map(|(number, cpu)| live::cpu(number, cpu.entry()));
-        let runs = granules.runs_from(first).map(|run| MemRange {
+        let runs = granules.runs_of(frames.clone()).map(|run| MemRange {
             first_frame: run.first,
             phys: phys::of(run.at).0,
             count: run.count,
         });
         let functions = || self.functions.entries();
-        let count = cpus + functions().count() + granules.runs_from(first).count();
+        let count = cpus + functions().count() + granules.runs_of(frames).count();
         let table = Table::new(&live.counter, &live.count, &live.entries);
         let listed = listed.chain(functions());
         table.publish(count, listed.chain(runs.map(live::memory)))
@@ -308,7 +341,7 @@ impl Partition {
         unsafe { &*at.cast::<Answers>() }
     }
 
-    /// Whether CPUs are on their way back: [`Self::settle`] is to be called again in a moment.
+    /// Whether something is on its way back: [`Self::settle`] is to be called again in a moment.
     #[must_use]
     pub fn awaits_cpus(&self) -> bool {
         self.pending.is_some_and(|pending| pending.adopted) && !self.halting
@@ -365,7 +398,7 @@ impl Partition {
                 };
                 self.pending = None;
                 // Nobody is to find what comes back in the table that it comes back from.
-                self.publish_table(cpus);
+                self.publish_table(cpus, self.memory_bytes());
                 // The CPUs never left the park page.
                 give_back(self.cpus.drain(cpus..));
                 let memory = memory.map(|mut memory| {
@@ -378,6 +411,7 @@ impl Partition {
                 Some(Settled {
                     epoch,
                     refused: Some((refusal, memory)),
+                    freed: None,
                 })
             }
         }
@@ -386,13 +420,18 @@ impl Partition {
     /// Ends a change that was adopted, if the CPUs that leave by it have come into the park page.
     fn settle_adopted(&mut self) -> Option<Settled> {
         let Pending {
-            epoch, cpus, keeps, ..
+            epoch,
+            cpus,
+            keeps,
+            keeps_bytes,
+            ..
         } = self.pending?;
-        // At an end all CPUs come back in another way.
+        // At an end all comes back in another way.
+        let gives_back = keeps < cpus || keeps_bytes < self.memory_bytes();
+        if gives_back && self.halting {
+            return None;
+        }
         if keeps < cpus {
-            if self.halting {
-                return None;
-            }
             let now = timer::now_ns();
             let missing = self.cpus[keeps..].iter_mut().filter_map(|cpu| {
                 let back = cpu.look(now);
@@ -401,12 +440,27 @@ impl Partition {
             if missing.count() > 0 {
                 return None;
             }
+        }
+        // Without memory for the list it stays pending, and is tried again.
+        let freed = match keeps_bytes < self.memory_bytes() {
+            true => Some(self.granules_mut().split_behind(keeps_bytes)?),
+            false => None,
+        };
+        if keeps < cpus {
             give_back(self.cpus.drain(keeps..));
         }
         self.pending = None;
+        let freed = freed.map(|mut memory| {
+            // SAFETY: the instance's guard, which alone makes its page tables and alone can answer,
+            // says that no CPU of it has the memory mapped any more, and that all of it was free:
+            // so no driver has a device write to it.
+            unsafe { memory.take_back() };
+            memory.into_scrubbing()
+        });
         Some(Settled {
             epoch,
             refused: None,
+            freed,
         })
     }
 }

@@ -30,7 +30,7 @@ use abi::{Network, Window, live, window};
 use arrayvec::ArrayVec;
 use functions::Functions;
 pub use functions::{AssignError, Function, MAX_FUNCTIONS};
-pub use grow::{GrowError, More, Settled, Staged, Taker};
+pub use grow::{GrowError, Less, More, Settled, Staged, Taker};
 pub use halt::{HaltProgress, HaltReport, Unproven};
 pub use health::{Hang, Health};
 use lfmutex::{Mutex, Once};
@@ -615,7 +615,7 @@ impl Partition {
         }
         let cr3 = self.load()?;
         if !self.functions.is_empty() {
-            self.publish_table(self.cpus.len());
+            self.publish_table(self.cpus.len(), self.memory_bytes());
             self.functions.hand_over();
         }
         self.started = true;

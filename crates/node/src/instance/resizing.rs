@@ -1,11 +1,13 @@
 //! Changes of what an instance has while it runs (`docs/descriptor.md`).
 
+use alloc::sync::Arc;
+
 use abi::dev;
 use abi::errno::Errno;
 use abi::layout::GRANULE_SIZE;
 use abi::live;
 use fs::Result;
-use guard::partition::{self, GrowError, More, Partition};
+use guard::partition::{self, GrowError, Less, More, Partition};
 
 use super::{Instance, InstanceState, scrub};
 use crate::brief::lock_briefly;
@@ -32,22 +34,25 @@ impl InstanceState {
             return Err(ResizeError::Paused);
         }
         let whole = |bytes: u64| bytes.checked_next_multiple_of(GRANULE_SIZE as u64);
-        let memory = want.memory.map_or(Some(0), |bytes| {
-            whole(bytes).unwrap_or(u64::MAX).checked_sub(has.memory)
-        });
-        let Some(memory) = memory else {
-            return Err(ResizeError::Shrink);
-        };
+        let wanted = want
+            .memory
+            .map_or(has.memory, |bytes| whole(bytes).unwrap_or(u64::MAX));
+        if wanted < has.first_memory {
+            return Err(GrowError::FirstMemory.into());
+        }
         let wanted_cpus = want.cpus.unwrap_or(has.cpus);
-        if memory > has.most_memory - has.memory || wanted_cpus > has.most_cpus {
+        if wanted > has.most_memory || wanted_cpus > has.most_cpus {
             return Err(GrowError::Limit.into());
         }
         Ok(Difference {
             missing: More {
-                memory,
+                memory: wanted.saturating_sub(has.memory),
                 cpus: wanted_cpus.saturating_sub(has.cpus),
             },
-            fewer_cpus: has.cpus.saturating_sub(wanted_cpus),
+            surplus: Less {
+                memory: has.memory.saturating_sub(wanted),
+                cpus: has.cpus.saturating_sub(wanted_cpus),
+            },
         })
     }
 }
@@ -55,15 +60,15 @@ impl InstanceState {
 /// Difference between what an instance has and what it is to have.
 struct Difference {
     missing: More,
-    /// CPUs that it is to give back.
-    fewer_cpus: u32,
+    /// Amounts that it is to give back.
+    surplus: Less,
 }
 
 /// Changes of what an instance has.
 pub(super) struct Resizing {
     /// CPUs and memory are being taken for one, without the lock.
     pub(super) staging: bool,
-    /// The change that was not answered yet.
+    /// The change that was not answered yet, or by which memory comes back.
     pub(super) pending: Option<u64>,
     /// The last one that was committed.
     pub(super) last: u64,
@@ -90,6 +95,8 @@ pub(crate) struct Possessions {
     /// CPUs that it could have more.
     pub free_cpus: u32,
     pub memory: u64,
+    /// Memory that it was created with, and keeps.
+    pub first_memory: u64,
     pub most_memory: u64,
 }
 
@@ -100,6 +107,7 @@ impl Possessions {
             most_cpus: partition.cpu_limit(),
             free_cpus: partition.taker().free_cpus(),
             memory: partition.memory_bytes(),
+            first_memory: partition.first_memory_bytes(),
             most_memory: partition.memory_limit(),
         }
     }
@@ -126,8 +134,6 @@ pub(crate) enum Extent {
 /// Why an instance is not resized. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResizeError {
-    /// The instance has more memory than that.
-    Shrink,
     /// The instance is paused: it would not answer.
     Paused,
     /// Error of the partition: nothing is changed.
@@ -141,7 +147,7 @@ impl From<GrowError> for ResizeError {
 }
 
 impl Instance {
-    /// Gives the instance more CPUs and memory, or has it give CPUs back, until it has what is
+    /// Gives the instance more CPUs and memory, or has it give some back, until it has what is
     /// wanted. Returns the number of the change, which it answers later, and what it had; 0 if it
     /// has all that.
     ///
@@ -155,13 +161,10 @@ impl Instance {
         let mut record = self.record.lock();
         let partition = record.partition.as_ref();
         let has = partition.map_or_else(Possessions::default, Possessions::of);
-        let Difference {
-            missing,
-            fewer_cpus,
-        } = match record.difference(&has, want) {
+        let Difference { missing, surplus } = match record.difference(&has, want) {
             Ok(Difference {
                 missing: More { memory: 0, cpus: 0 },
-                fewer_cpus: 0,
+                surplus: Less { memory: 0, cpus: 0 },
             }) => return (Ok(0), has),
             Ok(difference) => difference,
             Err(error) => return (Err(error), has),
@@ -181,7 +184,7 @@ impl Instance {
         record.account_cpus();
         let changed = staged.and_then(|staged| {
             let partition = record.partition.as_mut().ok_or(GrowError::Stopped)?;
-            partition.change(staged, fewer_cpus)
+            partition.change(staged, surplus)
         });
         if let Ok(epoch) = changed {
             (record.resizing.last, record.resizing.pending) = (epoch, Some(epoch));
@@ -209,28 +212,39 @@ impl Instance {
     }
 
     /// Ends the change that the instance has answered, if it has.
-    pub(super) fn settle(&self, record: &mut InstanceState) {
+    pub(super) fn settle(self: &Arc<Self>, record: &mut InstanceState) {
         let Some(settled) = record.partition.as_mut().and_then(Partition::settle) else {
             return;
         };
-        record.resizing.pending = None;
         match settled.refused {
             None => {
                 if let Some(partition) = &record.partition {
                     record.status.mem = partition.memory_bytes();
                     record.status.cpus = partition.cpu_count();
                 }
-                self.tell_resources(dev::EVENT_RESIZE, &record.status);
-                let mib = record.status.mem >> 20;
-                log::info!(
-                    "instance {} ({}) has {} CPUs, {mib} MiB of memory, epoch {}",
-                    self.id,
-                    self.label(),
-                    record.status.cpus,
-                    settled.epoch
-                );
+                let Some(memory) = settled.freed else {
+                    return self.end_change(record, settled.epoch);
+                };
+                // Scrubbing takes a while, and the node thread must not wait for it; who asked for
+                // the change does.
+                let (this, epoch) = (self.clone(), settled.epoch);
+                let scrubbed = task::spawn("reclaim", None, move || {
+                    let scrub = scrub(memory, &this.charged_ns, || true);
+                    log::info!(
+                        "scrubbed {} MiB in {} us",
+                        scrub.bytes >> 20,
+                        scrub.ns / 1000
+                    );
+                    this.end_change(&mut this.record.lock(), epoch);
+                });
+                // If there is no thread for it, the memory is free all the same, and zeroed when it
+                // is given out.
+                if scrubbed.is_err() {
+                    self.end_change(record, epoch);
+                }
             }
             Some((refusal, memory)) => {
+                record.resizing.pending = None;
                 record.resizing.refused.rotate_right(1);
                 record.resizing.refused[0] = Some((settled.epoch, refusal));
                 self.tell(dev::EVENT_REFUSE, settled.epoch);
@@ -248,8 +262,22 @@ impl Instance {
                         scrub(memory, &charged, || false);
                     });
                 }
+                self.state_changed.notify();
             }
         }
+    }
+
+    /// A change that the instance has adopted is over: what it gave back is free.
+    fn end_change(&self, record: &mut InstanceState, epoch: u64) {
+        record.resizing.pending = None;
+        self.tell_resources(dev::EVENT_RESIZE, &record.status);
+        let mib = record.status.mem >> 20;
+        log::info!(
+            "instance {} ({}) has {} CPUs, {mib} MiB of memory, epoch {epoch}",
+            self.id,
+            self.label(),
+            record.status.cpus
+        );
         self.state_changed.notify();
     }
 }

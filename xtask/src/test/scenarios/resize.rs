@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 
 /// The steps, for a machine of four CPUs.
 pub fn steps() -> Result<Vec<Step>> {
-    let judges: [(&str, Judge); 8] = [
+    let judges: [(&str, Judge); 11] = [
         (
             "memory grows in a hundred steps under a load, is used to the last word, and comes back",
             grown,
@@ -40,6 +40,18 @@ pub fn steps() -> Result<Vec<Step>> {
             "instances that end or hang while CPUs leave give all back",
             unfinished,
         ),
+        (
+            "memory comes and goes in many rounds, and holds nothing for its next owner",
+            shrunk,
+        ),
+        (
+            "memory that does not leave is named, and what is refused changes nothing",
+            held,
+        ),
+        (
+            "instances that end or hang while memory leaves give all back",
+            unfinished_memory,
+        ),
     ];
     Ok(batch::steps(RESIZE, &judges)?
         .into_iter()
@@ -67,7 +79,7 @@ fn grown(printed: &str) -> Result<String> {
     let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
     ensure!(before.is_as(&after), "{before:?} became {after:?}");
     ensure!(!printed.contains("failed"), "a step failed");
-    messages(printed, &["cannot give memory back", "at most", "grow"])?;
+    messages(printed, &["created with 64 MiB", "at most", "grow"])?;
     let same = json::parse(part(printed, "same")?)?;
     ensure!(
         same["epoch"].is_null() && same["memory"] == 264 * MIB,
@@ -168,7 +180,7 @@ fn leaving_cpu(printed: &str) -> Result<String> {
     ensure!(before.is_as(&after), "{before:?} became {after:?}");
     messages(
         printed,
-        &["invalid value '0'", "cannot give memory back", "leave"],
+        &["invalid value '0'", "created with 64 MiB", "leave"],
     )?;
     let entry = json::instance(part(printed, "ls")?, "leave")?;
     ensure!(entry["cpus"] == 3 && entry["memory"] == 64 * MIB, "{entry}");
@@ -210,5 +222,59 @@ fn unfinished(printed: &str) -> Result<String> {
         "3",
     ];
     messages(printed, &told)?;
+    Ok(String::new())
+}
+
+fn shrunk(printed: &str) -> Result<String> {
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    ensure!(!printed.contains("failed"), "a step failed");
+    let canaries = part(printed, "canaries")?;
+    let wanted = "written, and found by the kernel\nno trace";
+    ensure!(canaries == wanted, "{canaries}");
+    let entry = json::instance(part(printed, "ls")?, "shrink")?;
+    ensure!(entry["memory"] == 68 * MIB, "{entry}");
+    let total = part(printed, "total")?;
+    ensure!(total == "MemTotal:          69632 kB", "{total}");
+    let events: u64 = part(printed, "events")?.parse()?;
+    ensure!((23..=29).contains(&events), "{events} changes");
+    Ok(format!("{events} changes"))
+}
+
+fn held(printed: &str) -> Result<String> {
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    let told = [
+        "full",
+        "created with 64 MiB",
+        "KiB too little: end programs in it, or give more --mem",
+        "pages of its kernel are in what is to leave",
+        "has no memory for tables",
+    ];
+    let told = messages(printed, &told)?;
+    let entry = json::instance(part(printed, "ls")?, "full")?;
+    ensure!(entry["memory"] == 256 * MIB, "{entry}");
+    Ok(told.lines().nth(3).unwrap_or("").to_owned())
+}
+
+fn unfinished_memory(printed: &str) -> Result<String> {
+    let all = ["before", "pending", "after"].map(|name| resources(printed, name));
+    let [before, pending, after] = all;
+    let (before, pending, after) = (before?, pending?, after?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    ensure!(!printed.contains("failed"), "a step failed");
+    messages(
+        printed,
+        &["not answered yet", "not answered the last change"],
+    )?;
+    ensure!(
+        pending.memory_in_use == before.memory_in_use + 192 * MIB,
+        "{before:?}, then {pending:?}"
+    );
+    let inspected = json::parse(part(printed, "inspect")?)?;
+    ensure!(
+        inspected["reclaim"]["scrubbed_bytes"] == 192 * MIB,
+        "{inspected}"
+    );
     Ok(String::new())
 }
