@@ -181,6 +181,7 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
         signal: |signal| linux::signal_init(signal as i32),
         shutdown: || linux::signal_init(15),
         cpus_changed: linux::kernfs::sysfs::update_cpus,
+        move_pages: linux::mm::leaving::move_pages,
         usage: || {
             let threads = linux::process::process_table::thread_count();
             (threads as u32, linux::system::sysinfo::used_bytes())

@@ -140,6 +140,8 @@ pub struct Adopters {
     pub drain_cpu: fn(CpuId),
     /// Takes in that there are fewer CPUs.
     pub cpus_removed: fn(),
+    /// Moves pages out of memory that is to leave (`mem::leaving_index`), those that it can.
+    pub move_pages: fn(),
 }
 
 /// Looks at the dynamic part of the descriptor, adopts what is new or refuses it, and answers. In
@@ -205,7 +207,7 @@ fn adopt(entries: &[live::Entry], adopters: &Adopters) -> Result<Totals, Refusal
     prepare_cpus(cpu::count()..totals.cpus, adopters)?;
     let has = mem::total_frames();
     if totals.frames < has {
-        mem::leaving::shrink(totals.frames)?;
+        mem::leaving::shrink(totals.frames, adopters.move_pages)?;
     }
     let of_kind = |kind| entries.iter().filter(move |entry| live::is_of(entry, kind));
     // Of each range the part that is new.

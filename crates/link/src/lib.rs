@@ -37,6 +37,8 @@ pub struct ControlHandlers {
     pub shutdown: fn(),
     /// Takes in that there are more or fewer CPUs, as the scheduler knows.
     pub cpus_changed: fn(),
+    /// Moves pages out of memory that is to leave, as `guard::instance::Adopters` has it.
+    pub move_pages: fn(),
     /// Number of threads of programs, and memory in use in bytes.
     pub usage: fn() -> (u32, u64),
     /// Runs a program beside the first one.
@@ -76,14 +78,15 @@ pub fn start(hooks: ControlHandlers) -> Result<(), NoMemory> {
 /// Adopts what is new in the dynamic part of the descriptor, and tells of it. In a thread of its
 /// own: a CPU that leaves may keep it waiting, and signals and streams do not wait for that.
 fn follow_descriptor(hooks: &ControlHandlers) {
-    const ADOPTERS: Adopters = Adopters {
+    let adopters = Adopters {
         prepare_cpu: task::prepare_cpu,
         cpus_added: task::cpus_added,
         drain_cpu: task::drain_cpu,
         cpus_removed: task::cpus_removed,
+        move_pages: hooks.move_pages,
     };
     let cpus = task::cpu_count();
-    match instance::adopt_epoch(&ADOPTERS) {
+    match instance::adopt_epoch(&adopters) {
         Epoch::Same => {}
         Epoch::Torn => log::warn!("the descriptor is being written, or was left so: kept the old"),
         Epoch::Taken { epoch, totals } => {

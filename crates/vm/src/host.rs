@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::PAGE_SIZE;
 
 /// A number that stands for a page.
-pub(crate) type Frame = usize;
+pub type Frame = usize;
 
 /// A counted reference to 4 KiB.
 #[derive(Clone, Debug)]
@@ -42,6 +42,12 @@ impl Page {
     /// The number of the page.
     pub(crate) fn frame(&self) -> Frame {
         Arc::as_ptr(&self.0).addr()
+    }
+
+    /// Keeps the number of the page from being another one's, also when the page is gone.
+    #[cfg(test)]
+    pub(crate) fn keep_number(&self) -> std::sync::Weak<Mutex<Box<[u8]>>> {
+        Arc::downgrade(&self.0)
     }
 
     /// Number of references, this one included.

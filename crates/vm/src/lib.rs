@@ -7,6 +7,7 @@
 //! | `space` | an address space: the areas, the page table, and the calls that change both |
 //! | `fault` | what happens when a program touches a page: demand paging, copy on write, stack growth |
 //! | `large` | pages of 2 MiB |
+//! | `leaving` | pages that are moved out of memory that is to leave |
 //! | `madvise` | what a program says about its memory: `madvise`, `mlock`, `mincore` |
 //! | `remap` | moving and growing what is mapped |
 //! | `mseal` | what stays as it is |
@@ -35,6 +36,7 @@ mod futex_key;
 mod host;
 mod interface;
 mod large;
+mod leaving;
 mod madvise;
 mod mseal;
 mod object;
@@ -53,19 +55,20 @@ pub use core_dump::{DumpArea, DumpFilter};
 pub use fault::{AccessKind, FaultError};
 pub use futex_key::{FutexKey, FutexWord};
 #[cfg(target_os = "none")]
-pub(crate) use guard::mem::{Frame, LargePage};
+pub(crate) use guard::mem::LargePage;
 #[cfg(target_os = "none")]
-pub use guard::mem::{Page, has_kernel_room, has_room};
+pub use guard::mem::{Frame, Page, has_kernel_room, has_room};
 #[cfg(target_os = "none")]
 pub(crate) use guard::paging::{Flags, Insert, MapError, PageTable, Perm, Span, Unmapped};
 #[cfg(not(target_os = "none"))]
-pub(crate) use host::{Flags, Frame, Insert, LargePage, MapError, PageTable, Perm, Span, Unmapped};
+pub(crate) use host::{Flags, Insert, LargePage, MapError, PageTable, Perm, Span, Unmapped};
 #[cfg(not(target_os = "none"))]
-pub use host::{Page, has_kernel_room, has_room};
+pub use host::{Frame, Page, has_kernel_room, has_room};
 pub use large::{
     LargePageCounts, LargePages, counts as large_page_counts, set_setting as set_large_pages,
     setting as large_pages,
 };
+pub use leaving::{PageMover, moved_pages};
 pub use madvise::{Advice, DontNeedScope};
 pub use object::{Backing, Object, SharedWrites, ShmemObject};
 pub use remap::RemapOptions;

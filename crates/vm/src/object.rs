@@ -9,7 +9,7 @@ use core::ops::Range;
 use abi::errno::Errno;
 use task::Mutex;
 
-use crate::{Page, PrivateCopies, ReverseMap};
+use crate::{Page, PageMover, PrivateCopies, ReverseMap};
 
 /// Something whose pages can be mapped: a file's contents, shared memory.
 pub trait Backing: Send + Sync {
@@ -41,6 +41,11 @@ pub trait Backing: Send + Sync {
     fn punch_hole(&self, pages: Range<u64>) -> Result<(), Errno> {
         let _ = pages;
         Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Puts copies in the place of pages that are to be moved and that nobody has but itself.
+    fn move_pages(&self, mover: &PageMover<'_>) {
+        let _ = mover;
     }
 
     /// Whether it has to know which pages are written to by shared mappings: these get the right to
@@ -214,6 +219,11 @@ impl Backing for ShmemObject {
             each(index, &page);
             from = index + 1;
         }
+    }
+
+    fn move_pages(&self, mover: &PageMover<'_>) {
+        let mut pages = self.pages.lock();
+        pages.values_mut().for_each(|page| mover.move_sole(page));
     }
 
     fn punch_hole(&self, range: Range<u64>) -> Result<(), Errno> {

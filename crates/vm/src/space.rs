@@ -208,6 +208,13 @@ impl InaccessiblePages {
         taken
     }
 
+    /// Calls `each` with all of them, which it may replace by copies.
+    pub(crate) fn for_each(&self, each: impl FnMut(&mut Page)) {
+        if !self.is_empty() {
+            self.pages.lock().values_mut().for_each(each);
+        }
+    }
+
     /// Whether there is any in `range`.
     pub(crate) fn has_any_in(&self, range: &Range<usize>) -> bool {
         !self.is_empty() && self.pages.lock().range(range.clone()).next().is_some()

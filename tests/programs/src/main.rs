@@ -63,6 +63,7 @@ mod mm_queries;
 mod mm_stress;
 mod mount_api;
 mod mounts;
+mod moved_pages;
 mod mqueue;
 mod msg_oob;
 mod namespaces;
@@ -243,6 +244,7 @@ fn main() -> ExitCode {
         ["core-dump-ignore", arguments @ ..] => core_dumps::ignore(arguments),
         ["canary", arguments @ ..] => canary::run(arguments),
         ["growth", bytes] => growth::run(bytes),
+        ["moved-pages", kib, done] => moved_pages::run(kib, done),
         ["new-cpus", count] => new_cpus::run(count),
         ["leaving-cpus"] => leaving_cpus::leave_and_return(),
         ["changing-cpus"] => leaving_cpus::change(),

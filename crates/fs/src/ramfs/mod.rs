@@ -24,6 +24,7 @@ use directory::Directory;
 use linux_raw_sys::general::{self as sys, S_ISGID, S_ISUID};
 pub use options::Options;
 use pages::Contents;
+pub use pages::move_pages_of_files;
 use task::{Mutex, Once};
 
 use crate::acl::Acl;

@@ -2,25 +2,54 @@
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
-use alloc::sync::Arc;
-use core::ops::Range;
+use alloc::sync::{Arc, Weak};
+use core::ops::{Bound, Range};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use task::Mutex;
-use vm::Page;
+use vm::{Page, PageMover};
 
 use super::{MAX_SIZE, PAGE_SIZE, RamFsInfo};
 use crate::Result;
 
 pub(super) struct Contents {
     info: Arc<RamFsInfo>,
-    data: Mutex<Data>,
+    data: Arc<Mutex<Data>>,
+}
+
+/// Contents of all files that had a page once, by numbers that are not used again: for pages that
+/// are to be moved.
+static WITH_PAGES: Mutex<BTreeMap<u64, Weak<Mutex<Data>>>> = Mutex::new(BTreeMap::new());
+
+/// Moves pages of files in memory that nobody has but the file.
+pub fn move_pages_of_files(mover: &PageMover<'_>) {
+    let mut last = 0;
+    loop {
+        let next = {
+            let all = WITH_PAGES.lock();
+            let mut higher = all.range((Bound::Excluded(last), Bound::Unbounded));
+            higher
+                .next()
+                .map(|(number, data)| (*number, data.upgrade()))
+        };
+        let Some((number, data)) = next else { return };
+        last = number;
+        if let Some(data) = data {
+            let mut data = data.lock();
+            data.pages
+                .values_mut()
+                .for_each(|page| mover.move_sole(page));
+        }
+    }
 }
 
 #[derive(Default)]
 struct Data {
     size: u64,
+    /// Number in [`WITH_PAGES`]; 0 before there was a page.
+    number: u64,
     /// By index. What is beyond the end within the last page is always zero, so growing a file
     /// needs no clearing.
     pages: BTreeMap<u64, Page>,
@@ -101,7 +130,7 @@ impl Contents {
     pub(super) fn new(shared: Arc<RamFsInfo>) -> Self {
         Self {
             info: shared,
-            data: Mutex::default(),
+            data: Arc::default(),
         }
     }
 
@@ -134,6 +163,7 @@ impl Contents {
             return Err(Errno::EFBIG);
         }
         let mut done = 0;
+        self.note_pages(&mut data);
         for (index, within, range) in page_spans(offset, buf.len().min(room)) {
             match data.page(index, &self.info) {
                 Ok(page) => page.write(within, &buf[range.clone()]),
@@ -146,6 +176,16 @@ impl Contents {
         Ok((offset, done))
     }
 
+    /// Notes that there are pages from now on.
+    fn note_pages(&self, data: &mut Data) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if data.number == 0 {
+            data.number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let contents = Arc::downgrade(&self.data);
+            WITH_PAGES.lock().insert(data.number, contents);
+        }
+    }
+
     /// See [`crate::Inode::insert_page`].
     pub(super) fn insert_page(&self, offset: u64, page: Page) -> Result<()> {
         let end = offset
@@ -154,6 +194,7 @@ impl Contents {
             .ok_or(Errno::EFBIG)?;
         let mut data = self.data.lock();
         self.info.charge_pages(1)?;
+        self.note_pages(&mut data);
         if data.pages.insert(offset / PAGE_SIZE, page).is_some() {
             self.info.uncharge_pages(1);
         }
@@ -191,6 +232,7 @@ impl Contents {
                 // of it.
                 self.info.charge_pages(wanted - present)?;
                 self.info.uncharge_pages(wanted - present);
+                self.note_pages(&mut data);
                 for index in offset / PAGE_SIZE..end.div_ceil(PAGE_SIZE) {
                     data.page(index, &self.info)?;
                 }
@@ -238,6 +280,7 @@ impl Contents {
             // Beyond the end: SIGBUS.
             return Err(Errno::EFAULT);
         }
+        self.note_pages(&mut data);
         data.page(index, &self.info).cloned()
     }
 
@@ -265,7 +308,13 @@ impl Contents {
 
 impl Drop for Contents {
     fn drop(&mut self) {
-        self.info
-            .uncharge_pages(self.data.get_mut().pages.len() as u64);
+        let (number, pages) = {
+            let data = self.data.lock();
+            (data.number, data.pages.len() as u64)
+        };
+        if number != 0 {
+            WITH_PAGES.lock().remove(&number);
+        }
+        self.info.uncharge_pages(pages);
     }
 }

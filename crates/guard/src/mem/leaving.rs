@@ -41,8 +41,9 @@ pub(crate) fn while_all_stays<R>(f: impl FnOnce() -> R) -> R {
 }
 
 /// How often it is looked whether all is free, each time after everything that is kept in stock was
-/// given back.
-const ROUNDS: usize = 3;
+/// given back, and but for the first time after pages were moved: a page is not moved while
+/// somebody is about to use it.
+const ROUNDS: usize = 9;
 
 /// Whether memory is on its way out.
 pub(super) fn is_under_way() -> bool {
@@ -64,6 +65,23 @@ pub(super) fn cancel() -> bool {
         alloc::isolate(leaving, false);
     }
     cancelled
+}
+
+/// Number of frames that are to leave and are isolated, at this moment.
+#[must_use]
+pub fn leaving_frames() -> usize {
+    match PHASE.load(Ordering::SeqCst) {
+        LEAVING => (END.load(Ordering::Relaxed) - FROM.load(Ordering::Relaxed)) as usize,
+        _ => 0,
+    }
+}
+
+/// Number of a frame among those that are to leave; `None` of all others, and once nothing is to
+/// leave any more.
+#[must_use]
+pub fn leaving_index(frame: Frame) -> Option<usize> {
+    let index = frame.0.checked_sub(FROM.load(Ordering::Relaxed))? as usize;
+    (index < leaving_frames()).then_some(index)
 }
 
 /// Granules that are isolated until this is dropped.
@@ -116,8 +134,8 @@ impl Isolated {
         true
     }
 
-    /// The reason for which it cannot leave.
-    fn refusal(&self) -> Refusal {
+    /// The reason for which it cannot leave; none if all of it is free at this moment.
+    fn refusal(&self) -> Option<Refusal> {
         let (mut kernels, mut pages) = (0, 0);
         for frame in self
             .usable()
@@ -129,9 +147,10 @@ impl Isolated {
                 false => kernels += 1,
             }
         }
-        match kernels {
-            0 => Refusal::pages_of_programs(pages),
-            _ => Refusal::pages_of_kernel(kernels),
+        match (kernels, pages) {
+            (0, 0) => None,
+            (0, _) => Some(Refusal::pages_of_programs(pages)),
+            _ => Some(Refusal::pages_of_kernel(kernels)),
         }
     }
 }
@@ -153,14 +172,15 @@ fn empty_stocks() {
 }
 
 /// Has the last added granules leave, so that frames `0..to` are left: takes them out of the
-/// allocator, of the direct map of all CPUs, and of the tables. By one caller at a time. Sleeps.
+/// allocator, of the direct map of all CPUs, and of the tables. `move_pages` is to move the pages
+/// in them of which [`leaving_index`] has a number. By one caller at a time. Sleeps.
 ///
 /// # Errors
 /// Why they cannot leave; nothing was changed.
 ///
 /// # Panics
 /// If `to` is no number of whole granules, or that would take some of the first memory.
-pub(crate) fn shrink(to: u64) -> Result<(), Refusal> {
+pub(crate) fn shrink(to: u64, move_pages: fn()) -> Result<(), Refusal> {
     let _leave = STAYS.lock();
     let has = total_frames();
     let tables = added::tables().expect("memory leaves before mem::init");
@@ -169,7 +189,9 @@ pub(crate) fn shrink(to: u64) -> Result<(), Refusal> {
         "frames {to}..{has} cannot leave"
     );
     let isolated = Isolated::new(to..has);
-    for _ in 0..ROUNDS {
+    let mut round = 0;
+    loop {
+        round += 1;
         isolated.check_room()?;
         empty_stocks();
         if isolated.take() {
@@ -187,6 +209,11 @@ pub(crate) fn shrink(to: u64) -> Result<(), Refusal> {
         if PHASE.load(Ordering::SeqCst) == CANCELLED {
             return Err(Refusal::short_of(1));
         }
+        // If all of it is free by now, it is worth another round, but not for ever.
+        let refusal = (round >= ROUNDS).then(|| isolated.refusal()).flatten();
+        if refusal.is_some() || round >= 2 * ROUNDS {
+            return Err(refusal.unwrap_or(Refusal::pages_of_programs(1)));
+        }
+        move_pages();
     }
-    Err(isolated.refusal())
 }

@@ -56,6 +56,7 @@ pub use grant::{Scrub, Scrubbing};
 pub use heap::heap_objects;
 pub use high_mark::has_kernel_room;
 pub use large::LargePage;
+pub use leaving::{leaving_frames, leaving_index};
 pub use page::Page;
 use phys::PhysAddr;
 pub use reclaim::{calls as reclaim_calls, pressure, reclaim_low, set_others_run, shrinkers};

@@ -372,10 +372,11 @@ fn vmstat() -> String {
     let (mapped, splits) = (guard::paging::large_pages(), guard::paging::splits());
     format!(
         "nr_free_pages {}\nnr_anon_pages {}\nnr_anon_transparent_hugepages {mapped}\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\n\
-         thp_fault_alloc {}\nthp_fault_fallback {}\nthp_collapse_alloc {}\nthp_split_pmd {splits}\n\
+         pgmigrate_success {}\nthp_fault_alloc {}\nthp_fault_fallback {}\nthp_collapse_alloc {}\nthp_split_pmd {splits}\n\
          oom_kill {}\n",
         stats.free,
         stats.user,
+        vm::moved_pages(),
         large.fault_alloc,
         large.fault_fallback,
         large.collapse_alloc,

@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 
 /// The steps, for a machine of four CPUs.
 pub fn steps() -> Result<Vec<Step>> {
-    let judges: [(&str, Judge); 11] = [
+    let judges: [(&str, Judge); 12] = [
         (
             "memory grows in a hundred steps under a load, is used to the last word, and comes back",
             grown,
@@ -51,6 +51,10 @@ pub fn steps() -> Result<Vec<Step>> {
         (
             "instances that end or hang while memory leaves give all back",
             unfinished_memory,
+        ),
+        (
+            "pages of all kinds are moved from under a program that checks them",
+            moved,
         ),
     ];
     Ok(batch::steps(RESIZE, &judges)?
@@ -277,4 +281,19 @@ fn unfinished_memory(printed: &str) -> Result<String> {
         "{inspected}"
     );
     Ok(String::new())
+}
+
+fn moved(printed: &str) -> Result<String> {
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    ensure!(!printed.contains("failed"), "a step failed");
+    let told = part(printed, "told")?;
+    ensure!(told == "tried", "{told}");
+    let entry = json::instance(part(printed, "ls")?, "moved")?;
+    ensure!(entry["memory"] == 68 * MIB, "{entry}");
+    let logs = part(printed, "logs")?;
+    ensure!(logs == "waiting\nready\nchecked all kinds", "{logs}");
+    let pages: u64 = part(printed, "moved")?.parse()?;
+    ensure!(pages > 1000, "{pages} pages were moved");
+    Ok(format!("{pages} pages"))
 }
