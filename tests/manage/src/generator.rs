@@ -229,12 +229,14 @@ fn resize(random: &mut Random, model: &Model, name: String, instance: &Instance)
         3..8 => instance.cpus + 1 + random.below(u64::from(free.max(1))) as u32,
         _ => 1 + random.below(instance.cpus.into()) as u32,
     };
-    let mib = instance.memory >> 20;
-    let mib = match random.below(12) {
+    let (mib, first) = (instance.memory >> 20, instance.first_memory >> 20);
+    let mib = match random.below(14) {
         0 => mib.saturating_sub(1).max(1),
         1 => mib * 16 + 1,
         2 => 64 << 10,
         3 => mib,
+        4 => first.saturating_sub(2).max(1),
+        5..7 => first + random.below(mib.saturating_sub(first) + 1),
         _ => mib + 1 + random.below(32),
     };
     let memory = (format!("{mib}M"), mib << 20);

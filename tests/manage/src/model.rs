@@ -87,7 +87,7 @@ pub(crate) struct Instance {
     pub(crate) cpus: u32,
     pub(crate) memory: u64,
     /// Memory that it was created with.
-    first_memory: u64,
+    pub(crate) first_memory: u64,
     /// Amounts that it has besides, or has not any more, if it answers.
     pending: Option<(u32, u64)>,
     pub(crate) pause: Pause,
@@ -576,7 +576,9 @@ impl Model {
             // What it was given and has not answered comes back, too.
             let (least, most) = match (instance.pending, &instance.spec) {
                 (None, _) => (instance.memory, instance.memory),
-                (Some((_, bytes)), Some(_)) => (bytes, bytes),
+                (Some((_, bytes)), Some(_)) if bytes >= instance.memory => (bytes, bytes),
+                // What it was to give back may have come back before.
+                (Some((_, bytes)), Some(_)) => (bytes, instance.memory),
                 (Some((_, bytes)), None) => (instance.memory, bytes.max(instance.memory)),
             };
             let all = (least..=most).contains(&reclaim.scrubbed_bytes);

@@ -119,8 +119,8 @@ impl Model {
             .as_ref()
             .map_or(instance.memory, |memory| memory.1);
         let memory = bytes.next_multiple_of(GRANULE);
-        if memory < instance.memory {
-            ways.push("cannot give memory back");
+        if memory < instance.first_memory {
+            ways.push("was created with");
             return (ways, false);
         }
         if cpus > self.base.cpus.total - self.base.cpus.supervisor
@@ -135,13 +135,14 @@ impl Model {
             ways.push("could have");
         }
         let (surely_free, maybe_free) = self.free_memory();
-        let added = memory - instance.memory;
+        let added = memory.saturating_sub(instance.memory);
         if added > surely_free {
             ways.push("of memory are free");
         }
         let grows = more > 0 || memory > instance.memory;
         let sleeps = matches!(instance.program(), Some(Program::Sleep));
-        if grows && !resize.dry_run && (instance.memory < MAY_REFUSE || !sleeps) {
+        let shrinks = memory < instance.memory;
+        if !resize.dry_run && (shrinks || grows && (instance.memory < MAY_REFUSE || !sleeps)) {
             ways.push("has refused the change");
         }
         (ways, more <= most && added <= maybe_free)
