@@ -817,6 +817,8 @@ pub struct Settle {
     pub reserved: u32,
     /// Out: of a refused change, the instance's answer ([`crate::live::Answer`]).
     pub answer: u64,
+    /// Out: time of the scrubbing of what it gave back, in nanoseconds, of its last change.
+    pub scrub_ns: u64,
 }
 
 /// `flags` of [`Stats`]: have the instance tell anew what it has to put together first: `threads`
@@ -881,7 +883,7 @@ const _: () = {
     assert!(
         size_of::<Status>() == 616 && size_of::<Publish>() == 24 && size_of::<AddDevice>() == 24
     );
-    assert!(size_of::<Resize>() == 64 && size_of::<Settle>() == 32);
+    assert!(size_of::<Resize>() == 64 && size_of::<Settle>() == 40);
     assert!(size_of::<Events>() == 8 && size_of::<Event>() == 104);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);
     assert!(size_of::<Rename>() == 72);

@@ -630,7 +630,10 @@ fn settle(request: &IoctlRequest<'_>) -> Result<usize> {
         .wait_until(deadline, settled)?
         .ok_or(Errno::ETIMEDOUT)??;
     (call.outcome, call.answer) = match outcome {
-        Outcome::Taken => (dev::OUTCOME_TAKEN, 0),
+        Outcome::Taken { scrub_ns } => {
+            call.scrub_ns = scrub_ns;
+            (dev::OUTCOME_TAKEN, 0)
+        }
         Outcome::Ended => (dev::OUTCOME_ENDED, 0),
         Outcome::Refused(refusal) => {
             let answer = Answer {

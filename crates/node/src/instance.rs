@@ -180,6 +180,7 @@ impl Instance {
                     staging: false,
                     pending: None,
                     last: 0,
+                    scrubbed: (0, 0),
                     refused: [None; 4],
                 },
                 account: Account::default(),

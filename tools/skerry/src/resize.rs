@@ -43,8 +43,10 @@ pub struct Change {
     memory: u64,
     /// The most memory that the instance may have.
     memory_limit: u64,
-    /// Time until the instance had adopted it, in microseconds.
+    /// Time until the instance had adopted it, and what it gave back was free, in microseconds.
     took_us: u64,
+    /// Time of these in which memory was scrubbed that it gave back.
+    scrub_us: u64,
 }
 
 /// Gives a running instance more CPUs or memory, or has it give some back, and waits until it has
@@ -70,9 +72,10 @@ pub fn resize(device: &dyn Device, status: &Status, options: Options) -> Result<
         .resize(&mut call)
         .map_err(|error| refused(status, &call, options, &error))?;
     let epoch = (call.epoch != 0).then_some(call.epoch);
-    if let Some(epoch) = epoch {
-        settle(device, status, epoch, options.limit)?;
-    }
+    let scrub_ns = match epoch {
+        Some(epoch) => settle(device, status, epoch, options.limit)?,
+        None => 0,
+    };
     let wanted = options.memory.filter(|_| epoch.is_some());
     let memory = wanted.map_or(call.mem, |wanted| {
         wanted.next_multiple_of(abi::layout::GRANULE_SIZE as u64)
@@ -90,6 +93,7 @@ pub fn resize(device: &dyn Device, status: &Status, options: Options) -> Result<
         memory,
         memory_limit: call.most,
         took_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+        scrub_us: scrub_ns / 1000,
     })
 }
 
@@ -156,8 +160,14 @@ fn why_refused(refusal: Refusal) -> String {
     format!("{refusal}{remedy}")
 }
 
-/// Waits for the instance's answer to a change.
-fn settle(device: &dyn Device, status: &Status, epoch: u64, limit: Option<Duration>) -> Result<()> {
+/// Waits for the instance's answer to a change. Returns the time in which what it gave back was
+/// scrubbed (ns).
+fn settle(
+    device: &dyn Device,
+    status: &Status,
+    epoch: u64,
+    limit: Option<Duration>,
+) -> Result<u64> {
     let name = label(status);
     let mut call = Settle {
         id: status.id,
@@ -175,7 +185,7 @@ fn settle(device: &dyn Device, status: &Status, epoch: u64, limit: Option<Durati
         }
     };
     match (settled, call.outcome) {
-        (Ok(()), dev::OUTCOME_TAKEN) => Ok(()),
+        (Ok(()), dev::OUTCOME_TAKEN) => Ok(call.scrub_ns),
         (Ok(()), dev::OUTCOME_REFUSED) => {
             let why = match Answer::from_word(call.answer).map(|answer| answer.verdict) {
                 Some(Verdict::Refused(refusal)) => why_refused(refusal),

@@ -72,6 +72,8 @@ pub(super) struct Resizing {
     pub(super) pending: Option<u64>,
     /// The last one that was committed.
     pub(super) last: u64,
+    /// The last one by which memory came back, and the time of its scrubbing (ns).
+    pub(super) scrubbed: (u64, u64),
     /// The last ones that were refused, the latest first.
     pub(super) refused: [Option<(u64, live::Refusal)>; 4],
 }
@@ -79,8 +81,9 @@ pub(super) struct Resizing {
 /// Outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The instance has adopted the change.
-    Taken,
+    /// The instance has adopted the change. What it gave back was scrubbed in so much time (ns), as
+    /// far as that is remembered.
+    Taken { scrub_ns: u64 },
     /// The instance has refused it.
     Refused(live::Refusal),
     /// The instance has ended before it answered.
@@ -205,7 +208,11 @@ impl Instance {
         let mut refused = resizing.refused.iter().flatten();
         Ok(match refused.find(|(number, _)| *number == epoch) {
             Some((_, refusal)) => Some(Outcome::Refused(*refusal)),
-            None if resizing.pending != Some(epoch) => Some(Outcome::Taken),
+            None if resizing.pending != Some(epoch) => {
+                let (last, ns) = resizing.scrubbed;
+                let scrub_ns = if last == epoch { ns } else { 0 };
+                Some(Outcome::Taken { scrub_ns })
+            }
             None if record.status.state != dev::STATE_RUNNING => Some(Outcome::Ended),
             None => None,
         })
@@ -235,7 +242,9 @@ impl Instance {
                         scrub.bytes >> 20,
                         scrub.ns / 1000
                     );
-                    this.end_change(&mut this.record.lock(), epoch);
+                    let mut record = this.record.lock();
+                    record.resizing.scrubbed = (epoch, scrub.ns);
+                    this.end_change(&mut record, epoch);
                 });
                 // If there is no thread for it, the memory is free all the same, and zeroed when it
                 // is given out.
