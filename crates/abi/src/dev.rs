@@ -376,6 +376,11 @@ pub struct Create {
     pub address: u32,
     /// Out: of an address that an instance has, that one's number.
     pub owner: u32,
+    /// With `CREATE_NETWORK`, the name server that its kernel is told of behind the network's own,
+    /// as a number; 0: none.
+    pub name_server: u32,
+    /// Unused; zero.
+    pub reserved: u32,
     /// More for its kernel's command line.
     pub cmdline: [u8; 256],
 }
@@ -877,7 +882,7 @@ pub struct Stats {
 const _: () = {
     assert!(size_of::<Stats>() == 136);
     assert!(size_of::<Info>() == 120);
-    assert!(size_of::<Create>() == 384);
+    assert!(size_of::<Create>() == 392);
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
     assert!(
@@ -920,7 +925,7 @@ mod tests {
     #[test]
     fn calls_are_encoded_as_linux_does() {
         assert_eq!(START, 0xc008_6b04);
-        assert_eq!(CREATE, 0xc180_6b02);
+        assert_eq!(CREATE, 0xc188_6b02);
         let numbers = CALLS.iter().map(|call| call & 0xff);
         assert!(numbers.eq(1..=CALLS.len() as u32));
     }

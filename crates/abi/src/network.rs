@@ -15,6 +15,12 @@ pub const PREFIX_LEN: u8 = 16;
 /// Bytes of a packet, at most.
 pub const MTU: u16 = 1500;
 
+/// Whether an address is one of the network's.
+#[must_use]
+pub const fn contains(address: Ipv4Addr) -> bool {
+    (address.to_bits() ^ SUPERVISOR.to_bits()) >> (32 - PREFIX_LEN) == 0
+}
+
 /// Hardware address of who has an address in the network: locally administered, and as unique as
 /// that one.
 #[must_use]

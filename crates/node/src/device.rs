@@ -191,7 +191,8 @@ fn try_create(call: &mut Create) -> Result<()> {
         Err((reason, errno)) => return fail(call, reason, errno),
     };
     let network = lease.as_ref().map_or_else(String::new, |lease| {
-        network::command_line(lease.address()) + " "
+        let server = (call.name_server != 0).then(|| Ipv4Addr::from_bits(call.name_server));
+        network::command_line(lease.address(), server) + " "
     });
     let trace = if call.flags & dev::CREATE_TRACE != 0 {
         "trace "

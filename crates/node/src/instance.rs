@@ -16,6 +16,7 @@ mod usage;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::dev::{self, Status};
@@ -209,6 +210,11 @@ impl Instance {
     /// Gives it another name. Its caller has the table, and has seen that nobody has that name.
     pub(crate) fn set_label(&self, label: Label) {
         *lock_briefly(&self.label) = label;
+    }
+
+    /// Its address in the network of instances, if it has one.
+    pub(crate) fn address(&self) -> Option<Ipv4Addr> {
+        self.network.as_ref().map(Lease::address)
     }
 
     pub(crate) fn status(&self) -> Status {

@@ -17,6 +17,7 @@
 //! | `stream_files` | streams as files |
 //! | `exec_files` | programs beside the first one as files |
 //! | `network` | the network of instances |
+//! | `names` | names of instances in it |
 //! | `events` | the list of what has happened to instances |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ mod events;
 mod exec_files;
 mod instance;
 mod label;
+mod names;
 mod network;
 #[cfg(test)]
 mod schedules;

@@ -9,7 +9,6 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt::Write as _;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,6 +26,7 @@ use virtio::net::{Collected, Server, Stopped};
 use virtqueue::Left;
 
 use crate::brief::lock_briefly;
+use crate::names::Names;
 
 /// Name of the supervisor's interface.
 const INTERFACE: &str = "skerry0";
@@ -34,6 +34,8 @@ const INTERFACE: &str = "skerry0";
 const QUEUE_LEN: u32 = 1000;
 /// Frames that are taken of one instance before the next one's turn.
 const TURN: usize = 32;
+/// Frames that one to the name server counts for: it is answered, and names are looked through.
+const QUERY: usize = 4;
 
 /// Set when an instance may have sent something, and when one is gone.
 static WAKE: Event = Event::new();
@@ -184,18 +186,13 @@ pub(crate) fn attach(number: u32, pages: NetworkPages) {
     }
 }
 
-/// Words for the command line of an instance's kernel, by which it sets its interface up: with
-/// the name servers that this machine was told of.
-pub(crate) fn command_line(address: Ipv4Addr) -> String {
-    let own = guard::role::cmdline_value("ip").map(BootConfig::parse);
-    let own = own.and_then(Result::ok).flatten();
+/// Words for the command line of an instance's kernel, by which it sets its interface up: with the
+/// network's name server, and another one behind it, if there is one.
+pub(crate) fn command_line(address: Ipv4Addr, name_server: Option<Ipv4Addr>) -> String {
     let mask = Ipv4Addr::from_bits(!(u32::MAX >> network::PREFIX_LEN));
-    let mut text = format!("ip={address}::{}:{mask}::eth0:off", network::SUPERVISOR);
-    let servers = own.map(|own| own.name_servers).unwrap_or_default();
-    for server in servers.into_iter().flatten() {
-        let _ = write!(text, ":{server}");
-    }
-    text
+    let own = network::SUPERVISOR;
+    let behind = name_server.map_or_else(String::new, |server| format!(":{server}"));
+    format!("ip={address}::{own}:{mask}::eth0:off:{own}{behind}")
 }
 
 /// Number of the supervisor's interface, which is made, with the thread, if there is none.
@@ -352,18 +349,7 @@ impl Bridge {
                 .and_then(|server| server.collect(&mut frame));
             match collected {
                 Some(Collected::Frame) => {
-                    let source = Source::Port(number);
-                    let verdict = self.switch.judge(source, &frame);
-                    if matches!(verdict, Verdict::Uplink | Verdict::All) {
-                        // Without memory it is lost, as on a wire.
-                        let copy = fallible::copy_of(&frame);
-                        let _ = copy.and_then(|copy| fallible::push(frames, copy));
-                    }
-                    self.forward(verdict, source, &frame);
-                    let heard = match verdict {
-                        Verdict::All => self.switch.ports().count(),
-                        _ => 1,
-                    };
+                    let heard = self.take(number, &frame, frames);
                     budget = budget.saturating_sub(heard);
                 }
                 Some(Collected::Lost) => {
@@ -385,6 +371,39 @@ impl Bridge {
             Some(server) => server.want_frames(true),
             None => Left::Nothing,
         }
+    }
+
+    /// Moves a frame of an instance; one for the supervisor goes into `frames`. Returns how many
+    /// it counts for.
+    fn take(&mut self, number: u32, frame: &[u8], frames: &mut Vec<Vec<u8>>) -> usize {
+        let source = Source::Port(number);
+        let verdict = self.switch.judge(source, frame);
+        // Before what the instance sends next: who asks several servers at once hears us first.
+        if verdict == Verdict::Uplink && self.answer(number, frame) {
+            return QUERY;
+        }
+        if matches!(verdict, Verdict::Uplink | Verdict::All) {
+            // Without memory it is lost, as on a wire.
+            let copy = fallible::copy_of(frame);
+            let _ = copy.and_then(|copy| fallible::push(frames, copy));
+        }
+        self.forward(verdict, source, frame);
+        match verdict {
+            Verdict::All => self.switch.ports().count(),
+            _ => 1,
+        }
+    }
+
+    /// Answers a frame of an instance if it is for the name server. `false`: it is for somebody
+    /// else.
+    fn answer(&mut self, number: u32, frame: &[u8]) -> bool {
+        let Some(reply) = dns::answer_frame(frame, network::SUPERVISOR, &Names) else {
+            return false;
+        };
+        if let (Some(reply), Some(port)) = (reply, self.switch.port_mut(number)) {
+            deliver(port, reply.bytes());
+        }
+        true
     }
 
     fn server(&mut self, number: u32) -> Option<&mut Server<NetworkPages>> {

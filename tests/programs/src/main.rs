@@ -66,6 +66,7 @@ mod mounts;
 mod moved_pages;
 mod mqueue;
 mod msg_oob;
+mod name_servers;
 mod namespaces;
 mod net_admin;
 mod new_cpus;
@@ -251,6 +252,8 @@ fn main() -> ExitCode {
         ["paused"] => paused::run(),
         ["usage"] => paused::usage(),
         ["bad-memory"] => bad_memory::run(),
+        ["name-server", address] => name_servers::serve(address),
+        ["name-nonsense", server, count] => name_servers::pester(server, count),
         ["real-time-loop"] => busy_loops::real_time(),
         ["ordinary-loop"] => busy_loops::ordinary(),
         ["hold-thread", process, number] => stopper::hold([process, number]),

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{CreateError, Device, LoadError};
 use crate::failure::{Context, Failure, Result, plain};
+use crate::name_servers::{self, Resolver};
 use crate::networks::{self, Network};
 use crate::ports::{self, Port};
 use crate::rootfs::RootFs;
@@ -306,8 +307,14 @@ pub fn create_as(
     let kernel = dev::field(&request.kernel)
         .ok_or_else(|| Failure::new("the kernel command line is longer than 255 bytes"))?;
     let functions = devices::parse(&request.devices)?;
-    let rootfs = RootFs::open(request.rootfs.as_deref())?;
-    let (id, name) = allocate(device, request, label, kernel, asked)?;
+    let mut rootfs = RootFs::open(request.rootfs.as_deref())?;
+    let mut servers = Resolver::default();
+    if request.network == Network::Bridge {
+        servers = Resolver::of_this_machine();
+        let text = servers.text(abi::network::SUPERVISOR);
+        rootfs.put(name_servers::FILE, text.into())?;
+    }
+    let (id, name) = allocate(device, request, label, (kernel, &servers), asked)?;
     let own_name = request.name.as_deref().unwrap_or(&name);
     let loaded = devices::add(device, id, &functions, request.unsafe_dma)
         .and_then(|()| ports::publish(device, id, &request.ports))
@@ -327,7 +334,7 @@ fn allocate(
     device: &dyn Device,
     request: &CreateOptions,
     label: Option<&str>,
-    kernel: [u8; 256],
+    (kernel, servers): ([u8; 256], &Resolver),
     asked: SystemTime,
 ) -> Result<(u32, String)> {
     for _ in 0..NAME_TRIES {
@@ -347,7 +354,7 @@ fn allocate(
             cmdline: kernel,
             ..dev::zeroed()
         };
-        networks::ask(&mut call, request.network, request.address);
+        networks::ask(&mut call, request.network, request.address, servers);
         match device.create(&mut call) {
             Ok(id) => return Ok((id, name)),
             Err(CreateError::Taken) if label.is_none() => {}

@@ -25,6 +25,7 @@
 //! | [`top`], [`counters`] | `top`; the kernel's counters |
 //! | [`trace`], [`chrome_trace`] | `trace`: recording, and the file it makes |
 //! | [`networks`] | networks of instances |
+//! | [`name_servers`] | name servers that instances are told of |
 //! | [`names`], [`size`] | names and sizes |
 //! | [`ports`] | published ports |
 //! | [`priority`] | before other programs |
@@ -52,6 +53,7 @@ pub mod metrics;
 #[cfg(test)]
 mod mock;
 pub mod monitor;
+pub mod name_servers;
 pub mod names;
 pub mod networks;
 pub mod pages;

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
+use crate::name_servers::Resolver;
 
 /// Network of an instance.
 #[derive(
@@ -45,10 +46,11 @@ pub fn parse(text: Option<&str>, network: Network) -> Result<Option<Ipv4Addr>> {
 }
 
 /// Asks for a network of this kind, and an address, in a call of CREATE.
-pub fn ask(call: &mut Create, network: Network, address: Option<Ipv4Addr>) {
+pub fn ask(call: &mut Create, network: Network, address: Option<Ipv4Addr>, servers: &Resolver) {
     if network == Network::Bridge {
         call.flags |= dev::CREATE_NETWORK;
         call.address = address.map_or(0, Ipv4Addr::to_bits);
+        call.name_server = servers.first().map_or(0, Ipv4Addr::to_bits);
     }
 }
 

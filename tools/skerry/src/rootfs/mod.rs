@@ -30,6 +30,8 @@ pub enum RootFs {
         path: PathBuf,
         /// Length in bytes.
         len: u64,
+        /// Files in a second archive behind it.
+        more: Archive,
     },
 }
 
@@ -58,6 +60,7 @@ impl RootFs {
             Some(Format::Cpio) => Ok(Self::Ready {
                 path: source.to_owned(),
                 len: metadata.len(),
+                more: Archive::default(),
             }),
             Some(Format::Tar) => {
                 file.seek(SeekFrom::Start(0)).context(what)?;
@@ -74,12 +77,37 @@ impl RootFs {
         }
     }
 
+    /// Puts a file of root's, which all may read, in the place of what has its name, if something
+    /// has. `name` is a path without a leading slash.
+    ///
+    /// # Errors
+    /// If it is larger than an archive can say.
+    pub fn put(&mut self, name: &str, contents: Vec<u8>) -> Result<()> {
+        let archive = match self {
+            Self::Planned(archive) => archive,
+            Self::Ready { more, .. } => more,
+        };
+        archive.add(Entry {
+            name: name.into(),
+            kind: Kind::Regular,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            mtime: 0,
+            device: (0, 0),
+            inode: archive.next_inode(),
+            links: 1,
+            content: Content::Bytes(contents),
+        })
+    }
+
     /// Bytes of the archive.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
             Self::Planned(archive) => archive.len(),
-            Self::Ready { len, .. } => *len,
+            Self::Ready { len, more, .. } if more.is_empty() => *len,
+            Self::Ready { len, more, .. } => *len + more.len(),
         }
     }
 
@@ -96,7 +124,13 @@ impl RootFs {
     pub fn send(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         match self {
             Self::Planned(archive) => archive.send(sink),
-            Self::Ready { path, len } => cpio::copy(path, 0, *len, sink),
+            Self::Ready { path, len, more } => {
+                cpio::copy(path, 0, *len, sink)?;
+                match more.is_empty() {
+                    true => Ok(()),
+                    false => more.send(sink),
+                }
+            }
         }
     }
 }
@@ -202,6 +236,33 @@ mod tests {
             bytes,
             "a cpio archive goes through as it is"
         );
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_ours_takes_the_place_of_the_images() {
+        let folder = folder("put");
+        fs::create_dir(folder.join("etc")).unwrap();
+        fs::write(folder.join("etc/resolv.conf"), "the image's").unwrap();
+        let contents_of = |bytes: &[u8]| {
+            let mut entries = unpack(bytes);
+            let (name, mode, _, contents) = entries.pop().unwrap();
+            (name, mode, String::from_utf8(contents).unwrap())
+        };
+        let expected = ("etc/resolv.conf".into(), 0o100_644, "ours".into());
+        let mut rootfs = RootFs::open(Some(&folder)).unwrap();
+        let before = sent(&rootfs);
+        rootfs.put("etc/resolv.conf", b"ours".to_vec()).unwrap();
+        // What comes last is what stays.
+        assert_eq!(contents_of(&sent(&rootfs)), expected);
+        // A cpio archive stays as it is, and is followed by another.
+        let archive = folder.join("archive");
+        fs::write(&archive, &before).unwrap();
+        let mut rootfs = RootFs::open(Some(&archive)).unwrap();
+        rootfs.put("etc/resolv.conf", b"ours".to_vec()).unwrap();
+        let bytes = sent(&rootfs);
+        assert_eq!(bytes[..before.len()], before);
+        assert_eq!(contents_of(&bytes[before.len()..]), expected);
         fs::remove_dir_all(folder).unwrap();
     }
 
