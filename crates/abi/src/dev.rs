@@ -5,8 +5,14 @@
 //! writes it back. Strings are padded with NULs. Instances are named by the number that [`CREATE`]
 //! gives.
 
+mod network;
+
 use core::mem::size_of;
 
+pub use network::{
+    INTERFACE_BYTES, MAX_NETWORKS, MAX_PORTS, NetworkCounters, NetworkInfo, PROTOCOL_TCP,
+    PROTOCOL_UDP, Publish, PublishedPort,
+};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 const TYPE: u32 = b'k' as u32;
@@ -99,6 +105,13 @@ calls! {
     /// Leads a port of the machine to one of a created instance that has a network, until its end.
     /// If the call fails, `reason` says more.
     PUBLISH = 23, Publish;
+    /// Makes a network for instances, with an interface of the supervisor's. If the call fails,
+    /// `reason` says more.
+    ADD_NETWORK = 24, NetworkInfo;
+    /// Takes a network away, by its name, that no instance has an address of.
+    REMOVE_NETWORK = 25, NetworkInfo;
+    /// Gives all networks of instances, as [`NetworkInfo`]s: the one that there always is first.
+    NETWORKS = 26, List;
 }
 
 /// `state`: it has CPUs and memory.
@@ -332,6 +345,19 @@ pub const REASON_NO_NETWORK: u32 = 28;
 /// `reason` of a failed [`PUBLISH`]: the instance has as many as it may, [`MAX_PORTS`].
 pub const REASON_PORTS: u32 = 29;
 
+/// `reason` of a failed [`CREATE`]: there is no network of that name.
+pub const REASON_UNKNOWN_NETWORK: u32 = 30;
+/// `reason` of a failed [`ADD_NETWORK`]: a network has the name, or it is empty or not text.
+pub const REASON_NETWORK_LABEL: u32 = 31;
+/// `reason` of a failed [`ADD_NETWORK`]: no network of instances can have those addresses.
+pub const REASON_SUBNET: u32 = 32;
+/// `reason` of a failed [`ADD_NETWORK`]: addresses of it are those of another network, or the
+/// supervisor has an address or a route there; `gateway`, `prefix_len` and `interface` are that
+/// one's.
+pub const REASON_OVERLAP: u32 = 33;
+/// `reason` of a failed [`ADD_NETWORK`]: there are as many as there may be, [`MAX_NETWORKS`].
+pub const REASON_NETWORKS: u32 = 34;
+
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;
 /// `flags` of [`Create`]: threads of one core may be the instance's and those of others that have
@@ -379,8 +405,10 @@ pub struct Create {
     /// With `CREATE_NETWORK`, the name server that its kernel is told of behind the network's own,
     /// as a number; 0: none.
     pub name_server: u32,
-    /// Unused; zero.
-    pub reserved: u32,
+    /// Out: with `CREATE_NETWORK`, the supervisor's address in the network, as a number.
+    pub gateway: u32,
+    /// With `CREATE_NETWORK`, name of the network; empty: the one that there always is.
+    pub network: [u8; LABEL_BYTES],
     /// More for its kernel's command line.
     pub cmdline: [u8; 256],
 }
@@ -407,44 +435,6 @@ pub struct AddDevice {
     pub owner: u32,
     /// Unused; zero.
     pub reserved: u32,
-}
-
-/// Most published ports of an instance.
-pub const MAX_PORTS: usize = 16;
-/// `protocol` of [`PublishedPort`]: TCP.
-pub const PROTOCOL_TCP: u32 = 6;
-/// `protocol` of [`PublishedPort`]: UDP.
-pub const PROTOCOL_UDP: u32 = 17;
-
-/// A port of the machine that leads to one of an instance.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
-)]
-#[repr(C)]
-pub struct PublishedPort {
-    /// Address of the supervisor's at which the port is, as a number
-    /// ([`core::net::Ipv4Addr::to_bits`]); 0: all of them.
-    pub address: u32,
-    /// `PROTOCOL_*`.
-    pub protocol: u32,
-    /// The port.
-    pub port: u16,
-    /// Port of the instance that it leads to.
-    pub inner: u16,
-}
-
-/// See [`PUBLISH`].
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Publish {
-    /// The instance.
-    pub id: u32,
-    /// The port.
-    pub port: PublishedPort,
-    /// Out: `REASON_*`.
-    pub reason: u32,
-    /// Out: of a port that is published already, the instance's number.
-    pub owner: u32,
 }
 
 /// `kind` of [`Load`]: the archive (cpio, `newc`) its file system is made of.
@@ -481,32 +471,6 @@ pub struct Target {
     pub id: u32,
     /// Depends on the call.
     pub value: u32,
-}
-
-/// Frames of an instance's network, as the supervisor has counted them.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
-)]
-#[repr(C)]
-pub struct NetworkCounters {
-    /// Frames of the instance that went on.
-    pub sent: u64,
-    /// Bytes of these.
-    pub sent_bytes: u64,
-    /// Frames that were given to the instance.
-    pub received: u64,
-    /// Bytes of these.
-    pub received_bytes: u64,
-    /// Frames of the instance that were for nobody, or none.
-    pub sent_lost: u64,
-    /// Frames for which the instance had no buffer.
-    pub received_lost: u64,
-    /// Frames that the instance was not to send.
-    pub refused: u64,
-    /// Times that its port was stopped, because it broke a rule of the queues.
-    pub stops: u32,
-    /// 1 while its port is stopped; else 0.
-    pub is_stopped: u32,
 }
 
 /// See [`STATUS`]. Times in nanoseconds, `*_ns` of events since 1970, 0 if it did not happen.
@@ -571,6 +535,8 @@ pub struct Status {
     pub port_count: u32,
     /// Unused; zero.
     pub reserved: u32,
+    /// Name of the network that it has or had an address of; empty if it has no network.
+    pub network_label: [u8; LABEL_BYTES],
     /// Reason for the state, in words.
     pub detail: [u8; 128],
 }
@@ -882,16 +848,16 @@ pub struct Stats {
 const _: () = {
     assert!(size_of::<Stats>() == 136);
     assert!(size_of::<Info>() == 120);
-    assert!(size_of::<Create>() == 392);
+    assert!(size_of::<Create>() == 456);
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
     assert!(
-        size_of::<Status>() == 616 && size_of::<Publish>() == 24 && size_of::<AddDevice>() == 24
+        size_of::<Status>() == 680 && size_of::<Publish>() == 24 && size_of::<AddDevice>() == 24
     );
     assert!(size_of::<Resize>() == 64 && size_of::<Settle>() == 40);
     assert!(size_of::<Events>() == 8 && size_of::<Event>() == 104);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);
-    assert!(size_of::<Rename>() == 72);
+    assert!(size_of::<Rename>() == 72 && size_of::<NetworkInfo>() == 96);
 };
 
 /// The text of a NUL-padded field; `None` if it is not text.
@@ -925,7 +891,7 @@ mod tests {
     #[test]
     fn calls_are_encoded_as_linux_does() {
         assert_eq!(START, 0xc008_6b04);
-        assert_eq!(CREATE, 0xc188_6b02);
+        assert_eq!(CREATE, 0xc1c8_6b02);
         let numbers = CALLS.iter().map(|call| call & 0xff);
         assert!(numbers.eq(1..=CALLS.len() as u32));
     }

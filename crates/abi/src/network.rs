@@ -8,18 +8,105 @@ use core::mem::{offset_of, size_of};
 use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// Address of the supervisor in the network of instances.
-pub const SUPERVISOR: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
-/// Bits of the network's prefix.
-pub const PREFIX_LEN: u8 = 16;
+/// Name of the network that there always is.
+pub const BRIDGE: &str = "bridge";
+
+/// Addresses of a network of instances: those that begin with the same bits as the supervisor's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    gateway: Ipv4Addr,
+    prefix_len: u8,
+}
+
+impl Subnet {
+    /// Addresses of the network that there always is.
+    pub const BRIDGE: Self = Self {
+        gateway: Ipv4Addr::new(10, 88, 0, 1),
+        prefix_len: 16,
+    };
+
+    /// The network in which the supervisor has an address, with so many bits in common; `None` if
+    /// instances cannot have such a network: it is larger than a /8 or smaller than a /30, the
+    /// address is the first or the last one of it, or its addresses are not those of hosts, or of
+    /// this link alone (169.254.0.0/16).
+    #[must_use]
+    pub const fn new(gateway: Ipv4Addr, prefix_len: u8) -> Option<Self> {
+        if prefix_len < 8 || prefix_len > 30 {
+            return None;
+        }
+        let subnet = Self {
+            gateway,
+            prefix_len,
+        };
+        let [first, second, ..] = gateway.octets();
+        let is_hosts = first != 0 && first != 127 && first < 224;
+        let is_links = first == 169 && (second == 254 || prefix_len < 16);
+        let is_possible = is_hosts && !is_links && subnet.is_hosts(gateway);
+        if is_possible { Some(subnet) } else { None }
+    }
+
+    /// The supervisor's address.
+    #[must_use]
+    pub const fn gateway(self) -> Ipv4Addr {
+        self.gateway
+    }
+
+    /// Bits that all addresses have.
+    #[must_use]
+    pub const fn prefix_len(self) -> u8 {
+        self.prefix_len
+    }
+
+    const fn host_mask(self) -> u32 {
+        u32::MAX >> self.prefix_len
+    }
+
+    /// The mask of those bits.
+    #[must_use]
+    pub const fn mask(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(!self.host_mask())
+    }
+
+    /// The address of the network itself: the first one.
+    #[must_use]
+    pub const fn network(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.gateway.to_bits() & !self.host_mask())
+    }
+
+    /// The address with a number, from 0 for the first one on; of numbers beyond the last one it is
+    /// any.
+    #[must_use]
+    pub const fn address(self, number: u32) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.network().to_bits() | number & self.host_mask())
+    }
+
+    /// Whether an address is one of the network's.
+    #[must_use]
+    pub const fn contains(self, address: Ipv4Addr) -> bool {
+        (address.to_bits() ^ self.gateway.to_bits()) & !self.host_mask() == 0
+    }
+
+    const fn is_hosts(self, address: Ipv4Addr) -> bool {
+        let host = address.to_bits() & self.host_mask();
+        self.contains(address) && host != 0 && host != self.host_mask()
+    }
+
+    /// Whether an instance may have an address: one of the network that is neither the supervisor's
+    /// nor that of the network or of everybody.
+    #[must_use]
+    pub const fn is_assignable(self, address: Ipv4Addr) -> bool {
+        self.is_hosts(address) && address.to_bits() != self.gateway.to_bits()
+    }
+
+    /// Whether an address is in both networks.
+    #[must_use]
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.contains(other.network()) || other.contains(self.network())
+    }
+}
+
 /// Bytes of a packet, at most.
 pub const MTU: u16 = 1500;
-
-/// Whether an address is one of the network's.
-#[must_use]
-pub const fn contains(address: Ipv4Addr) -> bool {
-    (address.to_bits() ^ SUPERVISOR.to_bits()) >> (32 - PREFIX_LEN) == 0
-}
 
 /// Hardware address of who has an address in the network: locally administered, and as unique as
 /// that one.
@@ -127,5 +214,61 @@ impl Default for Network {
             _padding: [const { AtomicU8::new(0) }; PADDING],
             area: [const { AtomicU16::new(0) }; AREA_WORDS],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subnet(gateway: [u8; 4], prefix_len: u8) -> Option<Subnet> {
+        Subnet::new(Ipv4Addr::from_octets(gateway), prefix_len)
+    }
+
+    #[test]
+    fn a_network_has_hosts_between_its_first_and_last_address() {
+        let small = subnet([10, 90, 0, 5], 30).unwrap();
+        assert_eq!(small.network(), Ipv4Addr::new(10, 90, 0, 4));
+        assert_eq!(small.mask(), Ipv4Addr::new(255, 255, 255, 252));
+        let assignable = (0..4).map(|number| small.is_assignable(small.address(number)));
+        assert!(assignable.eq([false, false, true, false]));
+        assert!(!small.is_assignable(Ipv4Addr::new(10, 90, 0, 2)));
+        assert_eq!(subnet([10, 88, 0, 1], 16), Some(Subnet::BRIDGE));
+    }
+
+    #[test]
+    fn networks_that_cannot_be_are_none() {
+        for (gateway, prefix_len) in [
+            ([10, 90, 0, 4], 30),
+            ([10, 90, 0, 7], 30),
+            ([10, 90, 0, 4], 31),
+            ([10, 90, 0, 4], 32),
+            ([10, 90, 0, 4], 33),
+            ([10, 90, 0, 4], 7),
+            ([10, 90, 0, 4], 0),
+            ([0, 0, 0, 1], 8),
+            ([127, 0, 0, 1], 8),
+            ([224, 0, 0, 1], 8),
+            ([255, 0, 0, 1], 8),
+            ([169, 254, 0, 1], 16),
+            ([169, 1, 0, 1], 8),
+        ] {
+            assert_eq!(
+                subnet(gateway, prefix_len),
+                None,
+                "{gateway:?}/{prefix_len}"
+            );
+        }
+    }
+
+    #[test]
+    fn of_two_networks_that_overlap_one_is_in_the_other() {
+        let [wide, narrow, beside] = [
+            subnet([10, 90, 0, 1], 16).unwrap(),
+            subnet([10, 90, 7, 1], 24).unwrap(),
+            subnet([10, 91, 0, 1], 16).unwrap(),
+        ];
+        assert!(wide.overlaps(narrow) && narrow.overlaps(wide) && wide.overlaps(wide));
+        assert!(!wide.overlaps(beside) && !beside.overlaps(narrow));
     }
 }

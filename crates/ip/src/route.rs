@@ -32,6 +32,12 @@ impl Prefix {
         Self::of(address, self.length) == Some(self)
     }
 
+    /// Whether an address is one of both.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.contains(other.address) || other.contains(self.address)
+    }
+
     /// The address of everybody in the network; links of two hosts have none (RFC 3021).
     #[must_use]
     pub fn broadcast(self) -> Option<Ipv4Addr> {

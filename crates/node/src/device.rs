@@ -10,19 +10,21 @@ use core::sync::atomic::AtomicU64;
 
 use abi::boot;
 use abi::dev::{
-    self, AddDevice, Attach, Create, Exec, Info, List, Load, Publish, Rename, Resize, Settle,
-    Stats, Status, Target, Wait,
+    self, AddDevice, Attach, Create, Exec, Info, List, Load, NetworkInfo, Publish, Rename, Resize,
+    Settle, Stats, Status, Target, Wait,
 };
 use abi::errno::Errno;
 use abi::exec;
 use abi::live::{Answer, Verdict};
 use abi::msg::{self, Message};
+use abi::network::Subnet;
 use fs::devfs::{self, CharDevice};
 use fs::ioctl::IoctlRequest;
 use fs::{File, FileOps, OpenFlags, Result};
 use guard::partition::{self, CreateError, GrowError, Partition, Sharing, Spec};
 use guard::timer;
 use task::Deadline;
+use zerocopy::IntoBytes;
 
 use crate::events::EventReader;
 use crate::exec_files::{ExecHandle, ExecReader, ExecWriter};
@@ -31,7 +33,7 @@ use crate::instance::{
     supervisors_stats,
 };
 use crate::label::Label;
-use crate::network::{self, Lease, Refused};
+use crate::network::{self, AddRefused, Lease, Refused};
 use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
 
@@ -104,6 +106,9 @@ impl FileOps for SkerryFile {
             dev::EXEC => exec(request),
             dev::ADD_DEVICE => add_device(request),
             dev::PUBLISH => publish(request),
+            dev::ADD_NETWORK => add_network(request),
+            dev::REMOVE_NETWORK => remove_network(request),
+            dev::NETWORKS => list_networks(request),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -192,7 +197,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     };
     let network = lease.as_ref().map_or_else(String::new, |lease| {
         let server = (call.name_server != 0).then(|| Ipv4Addr::from_bits(call.name_server));
-        network::command_line(lease.address(), server) + " "
+        lease.command_line(server) + " "
     });
     let trace = if call.flags & dev::CREATE_TRACE != 0 {
         "trace "
@@ -257,6 +262,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     status.mem = partition.memory_bytes();
     if let (Some(lease), Some(pages)) = (&lease, partition.network()) {
         status.address = lease.address().to_bits();
+        status.network_label = lease.label().0;
         network::attach(id, pages);
     }
     status.requested_ns = call.requested_ns;
@@ -286,15 +292,23 @@ fn lease_address(id: u32, call: &mut Create) -> core::result::Result<Option<Leas
         return Ok(None);
     }
     let wanted = (call.address != 0).then(|| Ipv4Addr::from_bits(call.address));
-    match network::lease(id, wanted) {
+    let unknown = (dev::REASON_UNKNOWN_NETWORK, Errno::ENOENT);
+    let named = match call.network[0] {
+        0 => dev::field(abi::network::BRIDGE),
+        _ => Some(call.network),
+    };
+    let label = named.as_ref().and_then(Label::new).ok_or(unknown)?;
+    match network::lease(id, label, wanted) {
         Ok(lease) => {
             call.address = lease.address().to_bits();
+            call.gateway = lease.gateway().to_bits();
             Ok(Some(lease))
         }
         Err(Refused::Taken(owner)) => {
             call.owner = owner;
             Err((dev::REASON_ADDRESS, Errno::EADDRINUSE))
         }
+        Err(Refused::Unknown) => Err(unknown),
         Err(Refused::Foreign) => Err((dev::REASON_NO_ADDRESS, Errno::EADDRNOTAVAIL)),
         Err(Refused::Unable) => Err((dev::REASON_NETWORK, Errno::ENOMEM)),
     }
@@ -501,6 +515,65 @@ fn publish(request: &IoctlRequest<'_>) -> Result<usize> {
     });
     request.write(&call)?;
     result.map(|()| 0)
+}
+
+fn add_network(request: &IoctlRequest<'_>) -> Result<usize> {
+    let mut call: NetworkInfo = request.read()?;
+    let result = try_add_network(&mut call);
+    request.write(&call)?;
+    result.map(|()| 0)
+}
+
+fn try_add_network(call: &mut NetworkInfo) -> Result<()> {
+    let (reason, errno) = match Label::new(&call.label) {
+        None => (dev::REASON_NETWORK_LABEL, Errno::EINVAL),
+        Some(label) => match subnet(call).map(|subnet| network::add(label, subnet)) {
+            None => (dev::REASON_SUBNET, Errno::EINVAL),
+            Some(Ok(())) => {
+                call.reason = dev::REASON_NONE;
+                return Ok(());
+            }
+            Some(Err(AddRefused::Label)) => (dev::REASON_NETWORK_LABEL, Errno::EEXIST),
+            Some(Err(AddRefused::TooMany)) => (dev::REASON_NETWORKS, Errno::ENOSPC),
+            Some(Err(AddRefused::Overlap(other, interface))) => {
+                call.gateway = other.address.to_bits();
+                call.prefix_len = other.length.into();
+                call.interface = interface;
+                (dev::REASON_OVERLAP, Errno::EADDRINUSE)
+            }
+            Some(Err(AddRefused::Unable)) => (dev::REASON_NETWORK, Errno::ENOMEM),
+        },
+    };
+    call.reason = reason;
+    Err(errno)
+}
+
+/// Addresses that a call asks for; `None` if no network of instances can have them.
+fn subnet(call: &NetworkInfo) -> Option<Subnet> {
+    let prefix_len = u8::try_from(call.prefix_len).ok()?;
+    Subnet::new(Ipv4Addr::from_bits(call.gateway), prefix_len)
+}
+
+fn remove_network(request: &IoctlRequest<'_>) -> Result<usize> {
+    let call: NetworkInfo = request.read()?;
+    let label = Label::new(&call.label).ok_or(Errno::ENOENT)?;
+    network::remove(label).map(|()| 0)
+}
+
+fn list_networks(request: &IoctlRequest<'_>) -> Result<usize> {
+    let mut call: List = request.read()?;
+    call.count = 0;
+    while let Some(info) = network::info(call.count as usize) {
+        if call.count < call.capacity {
+            let offset = call.count as usize * size_of::<NetworkInfo>();
+            let to = (call.ptr as usize)
+                .checked_add(offset)
+                .ok_or(Errno::EFAULT)?;
+            request.caller.write_bytes(to, info.as_bytes())?;
+        }
+        call.count += 1;
+    }
+    request.write(&call).map(|()| 0)
 }
 
 fn events(request: &IoctlRequest<'_>) -> Result<usize> {

@@ -16,7 +16,6 @@ mod usage;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::dev::{self, Status};
@@ -212,9 +211,9 @@ impl Instance {
         *lock_briefly(&self.label) = label;
     }
 
-    /// Its address in the network of instances, if it has one.
-    pub(crate) fn address(&self) -> Option<Ipv4Addr> {
-        self.network.as_ref().map(Lease::address)
+    /// Its address in a network of instances, if it has one.
+    pub(crate) fn network(&self) -> Option<&Lease> {
+        self.network.as_ref()
     }
 
     pub(crate) fn status(&self) -> Status {

@@ -1,9 +1,11 @@
-//! The network of instances (`docs/instance-networks.md`): the bridge between their cards and the
-//! supervisor's interface `skerry0`.
+//! Networks of instances (`docs/instance-networks.md`): the bridge between their cards and the
+//! supervisor's interfaces, one for each network.
 //!
 //! One thread takes what instances send, a bounded number of frames from one after the other, and
 //! gives it to whom it is for. What the supervisor sends is given by the thread that sends it.
 //! Nobody here waits for an instance.
+
+mod networks;
 
 use alloc::format;
 use alloc::string::String;
@@ -14,24 +16,21 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::dev::{self, NetworkCounters, PublishedPort};
 use abi::errno::Errno;
-use abi::network::{self, mac_of};
+use abi::network::{Subnet, mac_of};
 use guard::partition::NetworkPages;
 use ip::nat::Protocol;
-use ip::route::Prefix;
-use net::inet::{BootConfig, Host};
-use net::{Frame, FrameLost, LinkKind, NetDevice, NewInterface};
+use net::inet::Host;
+use net::{Frame, FrameLost, NetDevice};
+pub(crate) use networks::{AddRefused, add, info, remove};
 use switch::{AddError, Port, Source, Switch, Verdict};
-use task::{Event, Group, Mutex, Once};
+use task::{Event, Mutex, Once};
 use virtio::net::{Collected, Server, Stopped};
 use virtqueue::Left;
 
 use crate::brief::lock_briefly;
+use crate::label::Label;
 use crate::names::Names;
 
-/// Name of the supervisor's interface.
-const INTERFACE: &str = "skerry0";
-/// Packets that may wait, as Linux tells it of every card of Ethernet.
-const QUEUE_LEN: u32 = 1000;
 /// Frames that are taken of one instance before the next one's turn.
 const TURN: usize = 32;
 /// Frames that one to the name server counts for: it is answered, and names are looked through.
@@ -40,13 +39,11 @@ const QUERY: usize = 4;
 /// Set when an instance may have sent something, and when one is gone.
 static WAKE: Event = Event::new();
 static BRIDGE: Mutex<Bridge> = Mutex::new(Bridge {
-    switch: Switch::new(),
+    networks: Vec::new(),
     frame: Vec::new(),
 });
 /// The host that the supervisor's programs have.
 static HOST: Once<Arc<Host>> = Once::new();
-/// Number of the supervisor's interface, once it is made.
-static UPLINK: Mutex<Option<u32>> = Mutex::new(None);
 
 /// State of an instance's port, as it is known outside of the bridge.
 #[derive(Default)]
@@ -60,6 +57,10 @@ struct PortState {
 pub(crate) struct Lease {
     /// Number of the instance.
     number: u32,
+    /// Number of the network.
+    network: u32,
+    label: Label,
+    subnet: Subnet,
     address: Ipv4Addr,
     port: Arc<PortState>,
 }
@@ -68,6 +69,29 @@ impl Lease {
     /// The address.
     pub(crate) fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// Number of the network.
+    pub(crate) fn network(&self) -> u32 {
+        self.network
+    }
+
+    /// Name of the network.
+    pub(crate) fn label(&self) -> Label {
+        self.label
+    }
+
+    /// The supervisor's address in the network.
+    pub(crate) fn gateway(&self) -> Ipv4Addr {
+        self.subnet.gateway()
+    }
+
+    /// Words for the command line of the instance's kernel, by which it sets its interface up: with
+    /// the network's name server, and another one behind it, if there is one.
+    pub(crate) fn command_line(&self, name_server: Option<Ipv4Addr>) -> String {
+        let (address, own, mask) = (self.address, self.gateway(), self.subnet.mask());
+        let behind = name_server.map_or_else(String::new, |server| format!(":{server}"));
+        format!("ip={address}::{own}:{mask}::eth0:off:{own}{behind}")
     }
 
     /// Frames that have gone through the port.
@@ -116,6 +140,8 @@ impl Drop for Lease {
 /// Why an instance has no network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
+    /// There is no network of that name.
+    Unknown,
     /// The instance of this number has the address.
     Taken(u32),
     /// No instance may have the address.
@@ -134,8 +160,20 @@ struct Card {
     stopped: Option<Stopped>,
 }
 
-struct Bridge {
+/// A network: its switch, and the supervisor's interface to it.
+struct Network {
+    /// Number that no other one has, or gets.
+    number: u32,
+    label: Label,
+    /// Name and number of the interface.
+    interface: String,
+    uplink: u32,
     switch: Switch<Card>,
+}
+
+struct Bridge {
+    /// Networks in the order in which they were made.
+    networks: Vec<Network>,
     /// The frame that is being moved.
     frame: Vec<u8>,
 }
@@ -150,14 +188,18 @@ pub(crate) fn look() {
     WAKE.set();
 }
 
-/// Gives an instance of a number an address: the one that is wanted, or the lowest that is free.
+/// Gives an instance of a number an address in a network: the one that is wanted, or the lowest
+/// that is free.
 ///
 /// # Errors
 /// Nothing was changed: [`Refused`].
-pub(crate) fn lease(number: u32, wanted: Option<Ipv4Addr>) -> Result<Lease, Refused> {
-    uplink()?;
+pub(crate) fn lease(number: u32, label: Label, wanted: Option<Ipv4Addr>) -> Result<Lease, Refused> {
+    networks::ensure(label)?;
     let mut bridge = BRIDGE.lock();
     bridge.remove_gone();
+    let mut networks = bridge.networks.iter_mut();
+    let network = networks.find(|one| one.label == label);
+    let network = network.ok_or(Refused::Unknown)?;
     let port = Arc::<PortState>::default();
     let card = Card {
         state: port.clone(),
@@ -165,9 +207,12 @@ pub(crate) fn lease(number: u32, wanted: Option<Ipv4Addr>) -> Result<Lease, Refu
         is_touched: false,
         stopped: None,
     };
-    match bridge.switch.add(number, wanted, card) {
+    match network.switch.add(number, wanted, card) {
         Ok(address) => Ok(Lease {
             number,
+            network: network.number,
+            label,
+            subnet: network.switch.subnet(),
             address,
             port,
         }),
@@ -180,90 +225,24 @@ pub(crate) fn lease(number: u32, wanted: Option<Ipv4Addr>) -> Result<Lease, Refu
 /// Gives the card of an instance that has an address its pages, before the instance is started.
 pub(crate) fn attach(number: u32, pages: NetworkPages) {
     let mut bridge = BRIDGE.lock();
-    if let Some(port) = bridge.switch.port_mut(number) {
+    if let Some(port) = bridge.port(number) {
         let mac = mac_of(port.address());
         port.value.server = Some(Server::new(pages, mac));
     }
 }
 
-/// Words for the command line of an instance's kernel, by which it sets its interface up: with the
-/// network's name server, and another one behind it, if there is one.
-pub(crate) fn command_line(address: Ipv4Addr, name_server: Option<Ipv4Addr>) -> String {
-    let mask = Ipv4Addr::from_bits(!(u32::MAX >> network::PREFIX_LEN));
-    let own = network::SUPERVISOR;
-    let behind = name_server.map_or_else(String::new, |server| format!(":{server}"));
-    format!("ip={address}::{own}:{mask}::eth0:off:{own}{behind}")
-}
-
-/// Number of the supervisor's interface, which is made, with the thread, if there is none.
-fn uplink() -> Result<u32, Refused> {
-    let mut uplink = UPLINK.lock();
-    if let Some(index) = *uplink {
-        return Ok(index);
-    }
-    let host = HOST.get().ok_or(Refused::Unable)?;
-    let new = NewInterface {
-        name: INTERFACE,
-        link: LinkKind::Ethernet(mac_of(network::SUPERVISOR)),
-        mtu: network::MTU.into(),
-        max_mtu: network::MTU.into(),
-        queue_len: QUEUE_LEN,
-        has_carrier: true,
-    };
-    let unable = |what: &dyn core::fmt::Display| {
-        log::error!("{INTERFACE}: {what}: instances have no network");
-        Refused::Unable
-    };
-    let index = host
-        .add_interface(&new, Arc::new(Uplink))
-        .map_err(|error| unable(&error))?;
-    let begun = set_up(host)
-        .and_then(|()| lead_outside(host))
-        .and_then(|()| {
-            let thread = task::spawn("network", None, move || serve(index));
-            let thread = thread.map_err(|_| String::from("no memory for its thread"))?;
-            thread.set_group(Group::Programs);
-            Ok(())
-        });
-    if let Err(what) = begun {
-        let _ = host.remove_interface(index);
-        return Err(unable(&what));
-    }
-    *uplink = Some(index);
-    Ok(index)
-}
-
-/// Gives the supervisor's interface its address.
-fn set_up(host: &Host) -> Result<(), String> {
-    let config = BootConfig {
-        address: network::SUPERVISOR,
-        prefix_len: network::PREFIX_LEN,
-        server: None,
-        gateway: None,
-        hostname: None,
-        device: Some(INTERFACE),
-        name_servers: [None; 2],
-    };
-    config.apply(host).map(drop)
-}
-
-/// Has instances reach what the supervisor reaches, by its addresses.
-fn lead_outside(host: &Host) -> Result<(), String> {
-    let network = Prefix::of(network::SUPERVISOR, network::PREFIX_LEN);
-    let network = network.ok_or_else(|| String::from("its address is of no network"))?;
-    host.masquerade(network)
-        .map_err(|error| format!("cannot hide its network: {error}"))
-}
-
-/// The supervisor's end of its interface.
-struct Uplink;
+/// The supervisor's end of its interface to the network of this number.
+struct Uplink(u32);
 
 impl NetDevice for Uplink {
     fn transmit(&self, frame: Frame) -> Result<(), FrameLost> {
         let is_heard = {
             let mut bridge = BRIDGE.lock();
-            let verdict = bridge.switch.judge(Source::Uplink, &frame.data);
-            bridge.forward(verdict, Source::Uplink, &frame.data)
+            let mut networks = bridge.networks.iter_mut();
+            let network = networks.find(|one| one.number == self.0);
+            let network = network.ok_or(FrameLost)?;
+            let verdict = network.switch.judge(Source::Uplink, &frame.data);
+            network.forward(verdict, Source::Uplink, &frame.data)
         };
         ring_all();
         is_heard.then_some(()).ok_or(FrameLost)
@@ -284,16 +263,16 @@ fn ring_all() {
 
 /// Main function of the thread that moves what instances send. It has the priority of an ordinary
 /// program: all instances together get no more of a busy CPU by it than one of those does.
-fn serve(uplink: u32) {
+fn serve() {
     let mut frames = Vec::new();
     loop {
         WAKE.wait();
-        while round(uplink, &mut frames) {}
+        while round(&mut frames) {}
     }
 }
 
 /// Gives each instance a turn. True if there is more to do.
-fn round(uplink: u32, frames: &mut Vec<Vec<u8>>) -> bool {
+fn round(frames: &mut Vec<Vec<u8>>) -> bool {
     BRIDGE.lock().remove_gone();
     let (mut last, mut more) = (0, false);
     loop {
@@ -303,7 +282,7 @@ fn round(uplink: u32, frames: &mut Vec<Vec<u8>>) -> bool {
         };
         let instance = crate::active_instance(number);
         let _charge = instance.as_ref().map(|instance| instance.charge());
-        let turn = BRIDGE.lock().turn(number, frames);
+        let (uplink, turn) = BRIDGE.lock().turn(number, frames);
         ring_all();
         for data in frames.drain(..) {
             if let Some(host) = HOST.get() {
@@ -315,41 +294,75 @@ fn round(uplink: u32, frames: &mut Vec<Vec<u8>>) -> bool {
 }
 
 impl Bridge {
+    fn ports(&self) -> impl Iterator<Item = &Port<Card>> {
+        self.networks.iter().flat_map(|one| one.switch.ports())
+    }
+
+    /// The port of an instance.
+    fn port(&mut self, number: u32) -> Option<&mut Port<Card>> {
+        let mut networks = self.networks.iter_mut();
+        networks.find_map(|one| one.switch.port_mut(number))
+    }
+
     /// Takes the ports away that nobody needs any more.
     fn remove_gone(&mut self) {
         let is_gone = |port: &Port<Card>| port.value.state.is_gone.load(Ordering::Acquire);
-        while let Some(number) = self.first(is_gone) {
-            self.switch.remove(number);
+        for network in &mut self.networks {
+            while let Some(number) = network.first(is_gone) {
+                network.switch.remove(number);
+            }
         }
     }
 
+    /// The instance whose turn comes after that of another.
+    fn next_after(&self, last: u32) -> Option<u32> {
+        let numbers = self.ports().map(Port::number);
+        numbers.filter(|number| *number > last).min()
+    }
+
+    /// Moves up to [`TURN`] frames of an instance; those for the supervisor, by the interface whose
+    /// number is returned, go into `frames`.
+    fn turn(&mut self, number: u32, frames: &mut Vec<Vec<u8>>) -> (u32, Left) {
+        let mut networks = self.networks.iter_mut();
+        let network = networks.find(|one| one.switch.port(number).is_some());
+        let Some(network) = network else {
+            return (0, Left::Nothing);
+        };
+        let left = network.turn(number, &mut self.frame, frames);
+        (network.uplink, left)
+    }
+
+    /// The next instance that wants to be interrupted for what was done with its queues; what is
+    /// known of those that were touched is brought up to date.
+    fn next_to_ring(&mut self) -> Option<u32> {
+        let ports = self.networks.iter_mut();
+        let mut ports = ports.flat_map(|one| one.switch.ports_mut());
+        ports.find_map(|port| {
+            let wants = core::mem::take(&mut port.value.is_touched) && settle(port);
+            wants.then_some(port.number())
+        })
+    }
+}
+
+impl Network {
     /// Number of the first port of which something is true.
     fn first(&self, holds: impl Fn(&Port<Card>) -> bool) -> Option<u32> {
         let mut ports = self.switch.ports();
         ports.find(|port| holds(port)).map(Port::number)
     }
 
-    /// The instance whose turn comes after that of another.
-    fn next_after(&self, last: u32) -> Option<u32> {
-        let numbers = self.switch.ports().map(Port::number);
-        numbers.filter(|number| *number > last).min()
-    }
-
-    /// Moves up to [`TURN`] frames of an instance; those for the supervisor go into `frames`.
-    fn turn(&mut self, number: u32, frames: &mut Vec<Vec<u8>>) -> Left {
-        let mut frame = core::mem::take(&mut self.frame);
+    /// Moves up to [`TURN`] frames of an instance, each by way of `frame`.
+    fn turn(&mut self, number: u32, frame: &mut Vec<u8>, frames: &mut Vec<Vec<u8>>) -> Left {
         if let Some(server) = self.server(number) {
             server.follow();
             let _ = server.want_frames(false);
         }
         let mut budget = TURN;
         while budget > 0 {
-            let collected = self
-                .server(number)
-                .and_then(|server| server.collect(&mut frame));
+            let collected = self.server(number).and_then(|server| server.collect(frame));
             match collected {
                 Some(Collected::Frame) => {
-                    let heard = self.take(number, &frame, frames);
+                    let heard = self.take(number, frame, frames);
                     budget = budget.saturating_sub(heard);
                 }
                 Some(Collected::Lost) => {
@@ -361,7 +374,6 @@ impl Bridge {
                 None => break,
             }
         }
-        self.frame = frame;
         if let Some(port) = self.switch.port_mut(number) {
             // What was taken is told of, and counted.
             port.value.is_touched = true;
@@ -397,7 +409,12 @@ impl Bridge {
     /// Answers a frame of an instance if it is for the name server. `false`: it is for somebody
     /// else.
     fn answer(&mut self, number: u32, frame: &[u8]) -> bool {
-        let Some(reply) = dns::answer_frame(frame, network::SUPERVISOR, &Names) else {
+        let subnet = self.switch.subnet();
+        let names = Names {
+            network: self.number,
+            subnet,
+        };
+        let Some(reply) = dns::answer_frame(frame, subnet.gateway(), &names) else {
             return false;
         };
         if let (Some(reply), Some(port)) = (reply, self.switch.port_mut(number)) {
@@ -424,15 +441,6 @@ impl Bridge {
             }
         }
         is_heard
-    }
-
-    /// The next instance that wants to be interrupted for what was done with its queues; what is
-    /// known of those that were touched is brought up to date.
-    fn next_to_ring(&mut self) -> Option<u32> {
-        self.switch.ports_mut().find_map(|port| {
-            let wants = core::mem::take(&mut port.value.is_touched) && settle(port);
-            wants.then_some(port.number())
-        })
     }
 }
 

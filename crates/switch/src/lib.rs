@@ -4,9 +4,10 @@
 //! It holds no frames. Whoever moves them asks it about each ([`Switch::judge`]).
 //!
 //! ```
+//! use abi::network::Subnet;
 //! use switch::{Source, Switch, Verdict};
 //!
-//! let mut switch = Switch::new();
+//! let mut switch = Switch::new(Subnet::BRIDGE);
 //! let first = switch.add(7, None, "first").unwrap();
 //! let second = switch.add(8, None, "second").unwrap();
 //! assert_eq!([first, second].map(|address| address.octets()), [[10, 88, 0, 2], [10, 88, 0, 3]]);
@@ -36,7 +37,7 @@ use core::net::Ipv4Addr;
 
 use abi::descriptor::MAX_CPUS;
 use abi::dev::NetworkCounters;
-use abi::network::{self, mac_of};
+use abi::network::{Subnet, mac_of};
 pub use frame::sends_as;
 
 /// Ports that there may be, beside the uplink: an instance has a CPU at least.
@@ -74,7 +75,7 @@ pub enum AddError {
     Taken(u32),
     /// The address is not one that an instance may have.
     Foreign,
-    /// There are [`MOST_PORTS`].
+    /// There are [`MOST_PORTS`], or all addresses are taken.
     Full,
     /// There is no memory.
     NoMemory,
@@ -107,45 +108,24 @@ pub enum Verdict {
 /// The switch: ports in the order of their addresses.
 #[derive(Debug)]
 pub struct Switch<T> {
+    subnet: Subnet,
     ports: Vec<Port<T>>,
 }
 
-impl<T> Default for Switch<T> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// The address of the network with a number.
-fn address_of(number: u32) -> Ipv4Addr {
-    Ipv4Addr::from_bits(network_bits() | number)
-}
-
-/// Bits that all addresses of the network have.
-fn network_bits() -> u32 {
-    network::SUPERVISOR.to_bits() & !host_mask()
-}
-
-fn host_mask() -> u32 {
-    u32::MAX >> network::PREFIX_LEN
-}
-
-/// Whether an instance may have an address: one of the network that is neither the supervisor's
-/// nor that of the network or of everybody.
-fn is_assignable(address: Ipv4Addr) -> bool {
-    let bits = address.to_bits();
-    let host = bits & host_mask();
-    bits & !host_mask() == network_bits()
-        && host != 0
-        && host != host_mask()
-        && address != network::SUPERVISOR
-}
-
 impl<T> Switch<T> {
-    /// A switch with the uplink alone.
+    /// A switch with the uplink alone, of a network with these addresses.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { ports: Vec::new() }
+    pub const fn new(subnet: Subnet) -> Self {
+        Self {
+            subnet,
+            ports: Vec::new(),
+        }
+    }
+
+    /// Addresses of the network.
+    #[must_use]
+    pub fn subnet(&self) -> Subnet {
+        self.subnet
     }
 
     /// All ports, in the order of their addresses.
@@ -190,12 +170,16 @@ impl<T> Switch<T> {
             return Err(AddError::Full);
         }
         let address = match wanted {
-            Some(address) if !is_assignable(address) => return Err(AddError::Foreign),
+            Some(address) if !self.subnet.is_assignable(address) => {
+                return Err(AddError::Foreign);
+            }
             Some(address) => address,
-            // One of them is free: there are fewer ports.
-            None => (1..=MOST_PORTS as u32 + 1)
-                .map(address_of)
-                .find(|address| is_assignable(*address) && self.place(*address).is_err())
+            // If there are as many one of them is free: there are fewer ports.
+            None => (1..=MOST_PORTS as u32 + 2)
+                .map(|number| self.subnet.address(number))
+                .find(|address| {
+                    self.subnet.is_assignable(*address) && self.place(*address).is_err()
+                })
                 .ok_or(AddError::Full)?,
         };
         let at = match self.place(address) {
@@ -267,7 +251,7 @@ impl<T> Switch<T> {
         }
         match self.place(address) {
             Ok(at) => Verdict::Port(self.ports[at].number),
-            Err(_) if address == network::SUPERVISOR => Verdict::Uplink,
+            Err(_) if address == self.subnet.gateway() => Verdict::Uplink,
             Err(_) => Verdict::Nobody,
         }
     }

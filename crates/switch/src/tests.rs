@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+const SUPERVISOR: Ipv4Addr = Subnet::BRIDGE.gateway();
 const EVERYBODY: [u8; 6] = [0xff; 6];
 
 fn address(last: u8) -> Ipv4Addr {
@@ -36,7 +37,7 @@ fn arp(from: Ipv4Addr, told: Ipv4Addr) -> Vec<u8> {
 }
 
 fn two() -> Switch<()> {
-    let mut switch = Switch::new();
+    let mut switch = Switch::new(Subnet::BRIDGE);
     assert_eq!(switch.add(7, None, ()), Ok(address(2)));
     assert_eq!(switch.add(8, None, ()), Ok(address(3)));
     switch
@@ -45,7 +46,7 @@ fn two() -> Switch<()> {
 #[test]
 fn a_frame_goes_to_whom_it_is_for() {
     let mut switch = two();
-    let supervisor = mac_of(network::SUPERVISOR);
+    let supervisor = mac_of(SUPERVISOR);
     let outside = Ipv4Addr::new(192, 0, 2, 1);
     for (source, frame, verdict) in [
         (
@@ -93,7 +94,7 @@ fn a_frame_goes_to_whom_it_is_for() {
         ),
         (
             Source::Uplink,
-            packet(supervisor, network::SUPERVISOR),
+            packet(supervisor, SUPERVISOR),
             Verdict::Nobody,
         ),
         (Source::Uplink, Vec::from([2; 5]), Verdict::Nobody),
@@ -154,7 +155,7 @@ fn addresses_are_given_once_and_come_back() {
     assert_eq!(switch.add(9, Some(address(3)), ()), Err(AddError::Taken(8)));
     for foreign in [
         Ipv4Addr::new(10, 88, 0, 0),
-        network::SUPERVISOR,
+        SUPERVISOR,
         Ipv4Addr::new(10, 88, 255, 255),
         Ipv4Addr::new(10, 89, 0, 2),
         Ipv4Addr::new(192, 168, 0, 2),
@@ -186,7 +187,7 @@ proptest! {
             (0_u32..20, prop::option::of(1_u8..12), any::<bool>()), 1..80
         ),
     ) {
-        let mut switch = Switch::new();
+        let mut switch = Switch::new(Subnet::BRIDGE);
         let mut model: BTreeMap<u32, Ipv4Addr> = BTreeMap::new();
         for (number, wanted, adds) in steps {
             if adds && !model.contains_key(&number) {
@@ -196,7 +197,7 @@ proptest! {
                     all.find(|(_, has)| **has == address).map(|(number, _)| *number)
                 };
                 let expected = match wanted {
-                    Some(network::SUPERVISOR) => Err(AddError::Foreign),
+                    Some(SUPERVISOR) => Err(AddError::Foreign),
                     Some(wanted) => owner(wanted).map_or(Ok(wanted), |by| Err(AddError::Taken(by))),
                     None => {
                         let mut all = (2..).map(address);
@@ -233,4 +234,20 @@ proptest! {
         prop_assert_eq!(verdict == Verdict::Refused, !sends_as(&frame, address(2)));
         prop_assert_ne!(verdict, Verdict::Port(7));
     }
+}
+
+#[test]
+fn a_small_network_is_full_when_its_addresses_are_taken() {
+    let gateway = Ipv4Addr::new(10, 90, 0, 6);
+    let mut switch = Switch::new(Subnet::new(gateway, 29).unwrap());
+    let all: Vec<_> = (0..6).map(|number| switch.add(number, None, ())).collect();
+    let free = [1, 2, 3, 4, 5].map(|last| Ok(Ipv4Addr::new(10, 90, 0, last)));
+    assert_eq!(all[..5], free);
+    assert_eq!(all[5], Err(AddError::Full));
+    switch.remove(2);
+    assert_eq!(switch.add(9, None, ()), free[2]);
+    assert_eq!(
+        switch.judge(Source::Port(9), &packet(mac_of(gateway), free[2].unwrap())),
+        Verdict::Uplink
+    );
 }

@@ -1,6 +1,6 @@
 //! The command line's commands and options, as clap reads them.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::networks::Network;
 use crate::pages::Shell;
 use crate::ports::Port;
 use crate::restart::Policy;
+use crate::subnets::Range;
 
 /// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
 #[derive(Debug, Parser)]
@@ -146,6 +147,11 @@ pub(crate) enum Command {
     Cp(Cp),
     /// Show the machine's CPUs and memory, and who has them
     Resources(Json),
+    /// Make networks of instances, list them, look into them, take them away
+    Network {
+        #[command(subcommand)]
+        command: NetworkCommand,
+    },
     /// Look for what is wrong with the machine, and say what would help
     ///
     /// The exit status is 1 if something does not work; warnings do not count.
@@ -178,6 +184,35 @@ pub(crate) enum Command {
     Version(Json),
 }
 
+/// Commands about networks of instances.
+#[derive(Debug, Subcommand)]
+pub(crate) enum NetworkCommand {
+    /// Make a network, whose instances reach each other and the world, but no other network's
+    Create {
+        /// Addresses of the network [default: the first /24 from 10.89.0.0 on that is free]
+        #[arg(long, value_name = "ADDRESS/BITS")]
+        subnet: Option<Range>,
+        /// The supervisor's address in it [default: the second address of the subnet]
+        #[arg(long, value_name = "ADDRESS", requires = "subnet")]
+        gateway: Option<Ipv4Addr>,
+        /// Name of the network
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// List networks
+    Ls {
+        /// Print only the names
+        #[arg(short = 'q', long, conflicts_with = "json")]
+        quiet: bool,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Take networks away that no instance has an address of
+    Rm(Names),
+    /// Show all there is to know about networks, and who is in them
+    Inspect(Inspect),
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Json {
     /// Print JSON
@@ -187,7 +222,7 @@ pub(crate) struct Json {
 
 #[derive(Args, Debug)]
 pub(crate) struct Names {
-    /// The instances
+    /// Their names
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<String>,
 }
@@ -231,13 +266,13 @@ pub(crate) struct What {
     /// Network of the instance: none, or a card on the supervisor's switch
     ///
     /// With `bridge` it has an interface `eth0`, with an address of 10.88.0.0/16 and the supervisor
-    /// (10.88.0.1) as its gateway before its program begins, as with docker.
+    /// (10.88.0.1) as its gateway and name server before its program begins, as with docker. Other
+    /// networks are made by `skerry network create`; their instances do not reach each other's.
     #[arg(
         long = "net",
         visible_alias = "network",
-        value_enum,
         default_value_t = Network::None,
-        value_name = "none|bridge"
+        value_name = "none|bridge|NAME"
     )]
     pub(crate) network: Network,
     /// Address that it has in that network [default: the lowest that is free]

@@ -11,8 +11,8 @@ use clap::Parser;
 
 use crate::arguments::{
     AnyCommand, Apply, Attach, Autoscale, Cli, Command, Cp, Create, Diff, Events, Exec, Inspect,
-    Json, Kill, List, Logs, Metrics, Monitor, Names, ObserveCommand, PagesCommand, Remove, Rename,
-    Resize, Restart, Run, Smt, Start, Stats, Stop, Top, Trace, Validate, What,
+    Json, Kill, List, Logs, Metrics, Monitor, Names, NetworkCommand, ObserveCommand, PagesCommand,
+    Remove, Rename, Resize, Restart, Run, Smt, Start, Stats, Stop, Top, Trace, Validate, What,
 };
 use crate::copy::{self, Place};
 use crate::device::Device;
@@ -25,7 +25,7 @@ use crate::show::{self, Inspected, Instance, Resources};
 use crate::state::Store;
 use crate::{
     apply, autoscale, doctor, events, exec, logs, managed, metrics, monitor, networks, pages,
-    priority, resize, size, stats, top, trace,
+    priority, resize, size, stats, subnets, top, trace,
 };
 
 /// Does what the process's command line says.
@@ -138,7 +138,7 @@ fn observe(look: ObserveCommand, device: Option<&dyn Device>, here: Stdio<'_>) -
 
 fn request(what: What) -> Result<CreateOptions> {
     Ok(CreateOptions {
-        address: networks::parse(what.ip.as_deref(), what.network)?,
+        address: networks::parse(what.ip.as_deref(), &what.network)?,
         network: what.network,
         ports: what.ports,
         memory: size::parse(&what.memory)?,
@@ -548,7 +548,42 @@ fn run_command(
                 }
             })
         }
+        Command::Network { command } => network(device, command, here.out),
         Command::Version(_) => version(Some(device), &command, here.out),
+    }
+}
+
+/// Carries out a command about networks.
+fn network(device: &dyn Device, command: NetworkCommand, out: &mut dyn Write) -> Result<u8> {
+    match command {
+        NetworkCommand::Create {
+            subnet,
+            gateway,
+            name,
+        } => {
+            subnets::create(device, &name, subnet, gateway)?;
+            output(writeln!(out, "{name}"))
+        }
+        NetworkCommand::Ls { quiet, json } => {
+            let all = subnets::all(device)?;
+            output(match (json.json, quiet) {
+                (true, _) => show::json(&all, out),
+                (false, true) => all.iter().try_for_each(|one| writeln!(out, "{}", one.name)),
+                (false, false) => show::table(&subnets::rows(&all), out),
+            })
+        }
+        NetworkCommand::Rm(names) => {
+            for_each_name(&names, out, |name| subnets::remove(device, name))
+        }
+        NetworkCommand::Inspect(Inspect { json, names }) => {
+            let look = |name: &String| subnets::inspect(device, name);
+            let all: Vec<_> = names.names.iter().map(look).collect::<Result<_>>()?;
+            output(match (json.json, all.as_slice()) {
+                (true, [one]) => show::json(one, out),
+                (true, many) => show::json(&many, out),
+                (false, many) => many.iter().try_for_each(|one| one.print(out)),
+            })
+        }
     }
 }
 

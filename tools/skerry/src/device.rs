@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use abi::dev::{self, AddDevice, Create, Exec, Info, Load, Publish, Resize, Settle, Stats, Status};
+use abi::dev::{
+    self, AddDevice, Create, Exec, Info, Load, NetworkInfo, Publish, Resize, Settle, Stats, Status,
+};
 
 /// Why an instance was not created. Nothing was changed.
 #[derive(Debug)]
@@ -40,6 +42,8 @@ pub enum CreateError {
     },
     /// No instance may have the address.
     NoAddress,
+    /// There is no network of that name.
+    UnknownNetwork,
     /// The supervisor cannot give a network.
     Network,
     /// Something else.
@@ -65,6 +69,7 @@ impl CreateError {
             dev::REASON_LABEL if error.raw_os_error() == Some(libc::EEXIST) => Self::Taken,
             dev::REASON_ADDRESS => Self::Address { owner: call.owner },
             dev::REASON_NO_ADDRESS => Self::NoAddress,
+            dev::REASON_UNKNOWN_NETWORK => Self::UnknownNetwork,
             dev::REASON_NETWORK => Self::Network,
             _ => Self::Other(error),
         }
@@ -145,6 +150,25 @@ pub trait Device {
     /// # Errors
     /// The call's, with a reason in `call`; nothing was changed.
     fn publish(&self, call: &mut Publish) -> io::Result<()>;
+
+    /// Makes a network for instances.
+    ///
+    /// # Errors
+    /// The call's, with a reason in `call`; nothing was changed.
+    fn add_network(&self, call: &mut NetworkInfo) -> io::Result<()>;
+
+    /// Takes a network away.
+    ///
+    /// # Errors
+    /// The call's: `ENOENT` if there is none of that name, `EPERM` for the one that there always
+    /// is, `EBUSY` while an instance has an address of it.
+    fn remove_network(&self, name: &str) -> io::Result<()>;
+
+    /// All networks of instances.
+    ///
+    /// # Errors
+    /// The call's.
+    fn networks(&self) -> io::Result<Vec<NetworkInfo>>;
 
     /// Gives a created instance a part of its archive or its boot blob: `bytes` at `offset` of
     /// `total`.

@@ -233,7 +233,8 @@ pub fn creation_error(refused: &CreateError, request: &CreateOptions, name: &str
              its interface skerry0 (see `dmesg`); stop an instance, or give --net none"
         ),
         CreateError::Address { owner } => networks::taken(asked_address(request), *owner),
-        CreateError::NoAddress => networks::impossible(asked_address(request)),
+        CreateError::NoAddress => networks::impossible(asked_address(request), &request.network),
+        CreateError::UnknownNetwork => networks::unknown(&request.network),
         CreateError::Other(error) => format!("cannot create {name}: {}", plain(error)),
     }
 }
@@ -308,16 +309,18 @@ pub fn create_as(
         .ok_or_else(|| Failure::new("the kernel command line is longer than 255 bytes"))?;
     let functions = devices::parse(&request.devices)?;
     let mut rootfs = RootFs::open(request.rootfs.as_deref())?;
-    let mut servers = Resolver::default();
-    if request.network == Network::Bridge {
-        servers = Resolver::of_this_machine();
-        let text = servers.text(abi::network::SUPERVISOR);
-        rootfs.put(name_servers::FILE, text.into())?;
-    }
-    let (id, name) = allocate(device, request, label, (kernel, &servers), asked)?;
+    let servers = match request.network {
+        Network::None => Resolver::default(),
+        Network::Named(_) => Resolver::of_this_machine(),
+    };
+    let (id, name, gateway) = allocate(device, request, label, (kernel, &servers), asked)?;
     let own_name = request.name.as_deref().unwrap_or(&name);
     let loaded = devices::add(device, id, &functions, request.unsafe_dma)
         .and_then(|()| ports::publish(device, id, &request.ports))
+        .and_then(|()| match gateway {
+            Some(gateway) => rootfs.put(name_servers::FILE, servers.text(gateway).into()),
+            None => Ok(()),
+        })
         .and_then(|()| load(device, id, request, own_name, &rootfs));
     if let Err(failure) = loaded {
         // What was begun must not stay.
@@ -329,14 +332,15 @@ pub fn create_as(
         .context(|| format!("cannot look at {name}"))
 }
 
-/// Allocates CPUs and memory to a new instance; returns its number and name.
+/// Allocates CPUs and memory to a new instance; returns its number, its name, and the supervisor's
+/// address in its network.
 fn allocate(
     device: &dyn Device,
     request: &CreateOptions,
     label: Option<&str>,
     (kernel, servers): ([u8; 256], &Resolver),
     asked: SystemTime,
-) -> Result<(u32, String)> {
+) -> Result<(u32, String, Option<Ipv4Addr>)> {
     for _ in 0..NAME_TRIES {
         let name = label.map_or_else(names::generate, str::to_owned);
         let mut call = Create {
@@ -354,9 +358,12 @@ fn allocate(
             cmdline: kernel,
             ..dev::zeroed()
         };
-        networks::ask(&mut call, request.network, request.address, servers);
+        networks::ask(&mut call, &request.network, request.address, servers);
         match device.create(&mut call) {
-            Ok(id) => return Ok((id, name)),
+            Ok(id) => {
+                let gateway = (call.gateway != 0).then(|| Ipv4Addr::from_bits(call.gateway));
+                return Ok((id, name, gateway));
+            }
             Err(CreateError::Taken) if label.is_none() => {}
             Err(refused) => return Err(Failure::new(creation_error(&refused, request, &name))),
         }

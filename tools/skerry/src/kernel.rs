@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use abi::dev::{
-    self, AddDevice, Attach, Create, Events, Exec, Info, List, Load, Publish, Rename, Resize,
-    Settle, Stats, Status, Target, Wait,
+    self, AddDevice, Attach, Create, Events, Exec, Info, List, Load, NetworkInfo, Publish, Rename,
+    Resize, Settle, Stats, Status, Target, Wait,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -146,6 +146,32 @@ impl Device for Kernel {
 
     fn publish(&self, call: &mut Publish) -> io::Result<()> {
         self.call(dev::PUBLISH, call).map(drop)
+    }
+
+    fn add_network(&self, call: &mut NetworkInfo) -> io::Result<()> {
+        self.call(dev::ADD_NETWORK, call).map(drop)
+    }
+
+    fn remove_network(&self, name: &str) -> io::Result<()> {
+        let none = || io::Error::from_raw_os_error(libc::ENOENT);
+        let mut call = NetworkInfo {
+            label: dev::field(name).ok_or_else(none)?,
+            ..dev::zeroed()
+        };
+        self.call(dev::REMOVE_NETWORK, &mut call).map(drop)
+    }
+
+    fn networks(&self) -> io::Result<Vec<NetworkInfo>> {
+        // There never are more.
+        let mut all = vec![dev::zeroed::<NetworkInfo>(); dev::MAX_NETWORKS];
+        let mut call = List {
+            capacity: all.len() as u32,
+            count: 0,
+            ptr: all.as_mut_ptr().expose_provenance() as u64,
+        };
+        self.call(dev::NETWORKS, &mut call)?;
+        all.truncate(call.count as usize);
+        Ok(all)
     }
 
     fn load(

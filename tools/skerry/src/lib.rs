@@ -24,7 +24,7 @@
 //! | [`rootfs`] | root file systems out of folders and archives |
 //! | [`top`], [`counters`] | `top`; the kernel's counters |
 //! | [`trace`], [`chrome_trace`] | `trace`: recording, and the file it makes |
-//! | [`networks`] | networks of instances |
+//! | [`networks`], [`subnets`] | networks of an instance; `network`: making them |
 //! | [`name_servers`] | name servers that instances are told of |
 //! | [`names`], [`size`] | names and sizes |
 //! | [`ports`] | published ports |
@@ -68,6 +68,7 @@ pub mod size;
 pub mod state;
 pub mod stats;
 mod streams;
+pub mod subnets;
 mod terminal;
 pub mod top;
 pub mod trace;

@@ -16,10 +16,11 @@ use std::time::Duration;
 
 use abi::boot::Boot;
 use abi::dev::{
-    self, AddDevice, Create, Exec, ExecState, Info, Publish, PublishedPort, Resize, Settle, Stats,
-    Status,
+    self, AddDevice, Create, Exec, ExecState, Info, NetworkInfo, Publish, PublishedPort, Resize,
+    Settle, Stats, Status,
 };
 use abi::live::{Answer, Refusal, Verdict};
+use abi::network::{BRIDGE, Subnet};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zerocopy::IntoBytes;
 
@@ -150,6 +151,8 @@ struct State {
     records: Vec<Record>,
     next_id: u32,
     refuse_loads: bool,
+    /// The first one is there always.
+    networks: Vec<NetworkInfo>,
     /// Text that the last program of `exec` writes.
     said: String,
 }
@@ -177,6 +180,7 @@ impl Mock {
                 records: Vec::new(),
                 next_id: 1,
                 refuse_loads: false,
+                networks: vec![network(dev::field(BRIDGE).unwrap(), Subnet::BRIDGE)],
                 said: String::new(),
             }),
         }
@@ -200,6 +204,22 @@ impl Mock {
             .find(|record| record.status.id == id);
         f(record.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?)
     }
+}
+
+/// A network with these addresses.
+fn network(label: [u8; dev::LABEL_BYTES], subnet: Subnet) -> NetworkInfo {
+    NetworkInfo {
+        label,
+        gateway: subnet.gateway().to_bits(),
+        prefix_len: subnet.prefix_len().into(),
+        interface: dev::field("skerry0").unwrap(),
+        ..dev::zeroed()
+    }
+}
+
+fn subnet(network: &NetworkInfo) -> Option<Subnet> {
+    let prefix_len = u8::try_from(network.prefix_len).ok()?;
+    Subnet::new(Ipv4Addr::from_bits(network.gateway), prefix_len)
 }
 
 impl Device for Mock {
@@ -276,14 +296,22 @@ impl Device for Mock {
             all.find(|status| !has_ended(status) && status.address == address.to_bits())
                 .map(|status| status.id)
         };
-        let numbers = || (2..255).map(|last| Ipv4Addr::new(10, 88, 0, last));
+        let network = match call.network[0] {
+            0 => state.networks.first(),
+            _ => state.networks.iter().find(|one| one.label == call.network),
+        };
+        let network = *network.ok_or(CreateError::UnknownNetwork)?;
+        let subnet = subnet(&network).unwrap();
+        let numbers = || (1..255).map(|number| subnet.address(number));
+        let mut free =
+            numbers().filter(|address| subnet.is_assignable(*address) && taken(*address).is_none());
         let address = match call.address {
             _ if call.flags & dev::CREATE_NETWORK == 0 => None,
-            0 => numbers().find(|address| taken(*address).is_none()),
+            0 => free.next(),
             bits => Some(Ipv4Addr::from_bits(bits)),
         };
         if let Some(address) = address {
-            if !numbers().any(|one| one == address) {
+            if !subnet.is_assignable(address) {
                 return Err(CreateError::NoAddress);
             }
             if let Some(owner) = taken(address) {
@@ -291,7 +319,11 @@ impl Device for Mock {
             }
         }
         let mut status: Status = dev::zeroed();
-        status.address = address.map_or(0, Ipv4Addr::to_bits);
+        if let Some(address) = address {
+            status.address = address.to_bits();
+            status.network_label = network.label;
+            call.gateway = network.gateway;
+        }
         (status.id, status.state, status.label) = (state.next_id, dev::STATE_CREATED, call.label);
         (status.cpus, status.mem) = (call.cpus, call.mem);
         status.requested_ns = call.requested_ns;
@@ -336,6 +368,67 @@ impl Device for Mock {
         status.device_count += 1;
         status.device_flags |= call.flags;
         Ok(())
+    }
+
+    fn add_network(&self, call: &mut NetworkInfo) -> io::Result<()> {
+        self.fuse.step()?;
+        let networks = &mut self.state.borrow_mut().networks;
+        let refused = |errno| Err(io::Error::from_raw_os_error(errno));
+        let Some(wanted) = subnet(call) else {
+            call.reason = dev::REASON_SUBNET;
+            return refused(libc::EINVAL);
+        };
+        if networks.iter().any(|one| one.label == call.label) {
+            call.reason = dev::REASON_NETWORK_LABEL;
+            return refused(libc::EEXIST);
+        }
+        if networks.len() == dev::MAX_NETWORKS {
+            call.reason = dev::REASON_NETWORKS;
+            return refused(libc::ENOSPC);
+        }
+        let mut others = networks.iter();
+        if let Some(other) = others.find(|one| subnet(one).unwrap().overlaps(wanted)) {
+            *call = NetworkInfo {
+                label: call.label,
+                reason: dev::REASON_OVERLAP,
+                ..*other
+            };
+            return refused(libc::EADDRINUSE);
+        }
+        networks.push(network(call.label, wanted));
+        Ok(())
+    }
+
+    fn remove_network(&self, name: &str) -> io::Result<()> {
+        self.fuse.step()?;
+        let state = &mut *self.state.borrow_mut();
+        let refused = |errno| Err(io::Error::from_raw_os_error(errno));
+        let label = dev::field(name).unwrap();
+        let at = state.networks.iter().position(|one| one.label == label);
+        let is_member =
+            |record: &Record| !has_ended(&record.status) && record.status.network_label == label;
+        match at {
+            None => refused(libc::ENOENT),
+            Some(0) => refused(libc::EPERM),
+            Some(_) if state.records.iter().any(is_member) => refused(libc::EBUSY),
+            Some(at) => {
+                state.networks.remove(at);
+                Ok(())
+            }
+        }
+    }
+
+    fn networks(&self) -> io::Result<Vec<NetworkInfo>> {
+        let state = self.state.borrow();
+        let all = state.networks.iter().map(|network| {
+            let all = state.records.iter().map(|record| &record.status);
+            let here = all.filter(|one| !has_ended(one) && one.network_label == network.label);
+            NetworkInfo {
+                members: here.count() as u32,
+                ..*network
+            }
+        });
+        Ok(all.collect())
     }
 
     fn publish(&self, call: &mut Publish) -> io::Result<()> {

@@ -60,7 +60,9 @@ mod tests {
             let mut out = Vec::new();
             completion(*shell, &mut out).unwrap();
             let text = String::from_utf8(out).unwrap();
-            for word in ["resize", "events", "on-hang", "apply", "restart", "dry-run"] {
+            for word in [
+                "resize", "events", "on-hang", "apply", "restart", "dry-run", "network", "subnet",
+            ] {
                 assert!(text.contains(word), "{shell:?} {word}");
             }
         }

@@ -148,11 +148,10 @@ mod tests {
     use super::*;
     use crate::instances;
     use crate::mock::{Mock, request};
-    use crate::networks::Network;
 
-    fn create(mock: &Mock, name: &str, network: Network, ports: &[&str]) -> Result<Status> {
+    fn create(mock: &Mock, name: &str, network: &str, ports: &[&str]) -> Result<Status> {
         let mut options = request(name, &["sleep", "9"]);
-        options.network = network;
+        options.network = network.parse().unwrap();
         options.ports = ports.iter().map(|text| text.parse().unwrap()).collect();
         instances::create(mock, &options, SystemTime::now())
     }
@@ -177,13 +176,13 @@ mod tests {
     #[test]
     fn what_is_refused_says_why_and_leaves_nothing() {
         let mock = Mock::new(4, 1 << 30);
-        let one = create(&mock, "one", Network::Bridge, &["80:8080", "53:53/udp"]).unwrap();
+        let one = create(&mock, "one", "bridge", &["80:8080", "53:53/udp"]).unwrap();
         let shown: Vec<_> = all(&one).map(|port| port.to_string()).collect();
         assert_eq!(shown, ["80:8080", "53:53/udp"]);
         for (network, port, why) in [
-            (Network::Bridge, "80:80", "it is published for one"),
+            ("bridge", "80:80", "it is published for one"),
             (
-                Network::None,
+                "none",
                 "81:80",
                 "the instance has no network: give --net bridge",
             ),

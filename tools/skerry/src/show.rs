@@ -316,7 +316,7 @@ pub fn state_name(status: &Status) -> &'static str {
 }
 
 /// State for people: that of one that runs and is not well says so.
-fn state(status: &Status) -> String {
+pub fn state(status: &Status) -> String {
     let name = state_name(status);
     if status.state == dev::STATE_RUNNING && status.health != dev::HEALTH_GOOD {
         format!("{name} ({})", dev::health_name(status.health))

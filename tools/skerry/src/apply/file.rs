@@ -55,8 +55,13 @@ struct Declared {
     /// Policy for a CPU of it that runs on and on with interrupts off.
     #[serde(default)]
     on_hang: OnHang,
-    /// Network.
+    /// Network: `none`, `bridge`, or one that `skerry network create` has made.
     #[serde(default)]
+    #[schemars(
+        with = "String",
+        regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"),
+        length(max = 63)
+    )]
     net: Network,
     /// Address in the network; the lowest that is free without.
     ip: Option<String>,
@@ -212,7 +217,7 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
             cpus: declared.cpus,
             shared_cores: declared.smt == Smt::Allow,
             on_hang: declared.on_hang,
-            address: networks::parse(declared.ip.as_deref(), declared.net)
+            address: networks::parse(declared.ip.as_deref(), &declared.net)
                 .map_err(|failure| place("ip", failure))?,
             network: declared.net,
             ports: declared.ports,

@@ -28,7 +28,7 @@ const PROGRAMS: [(&str, &str); 3] = [
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("networks");
-    machine.hardware.cpus = 4;
+    machine.hardware.cpus = 5;
     machine.timeout = Some(Duration::from_secs(600));
     machine.append = COMMAND_LINE.into();
     for (host, guest) in PROGRAMS {

@@ -456,6 +456,32 @@ impl Host {
         Ok(all)
     }
 
+    /// The first network at which this host has an address, or to which it has a route, that has
+    /// addresses in common with another network, and its interface, if it has one. A default route
+    /// is to no network.
+    #[must_use]
+    pub fn network_that_overlaps(
+        &self,
+        network: Prefix,
+    ) -> Option<(Prefix, Option<InterfaceName>)> {
+        let state = self.state.lock();
+        let addresses = state.interfaces.iter().flat_map(|one| {
+            let all = one.shown.addresses.iter();
+            let own = all.filter_map(|address| match address.network_ip() {
+                IpAddr::V4(ip) => Prefix::of(ip, address.prefix_len),
+                IpAddr::V6(_) => None,
+            });
+            own.map(|prefix| (prefix, one.shown.index))
+        });
+        let routes = state.routes.iter();
+        let routes = routes.filter(|route| route.destination.length > 0);
+        let routes = routes.map(|route| (route.destination, route.interface));
+        let mut all = addresses.chain(routes);
+        let (found, index) = all.find(|(own, _)| own.overlaps(network))?;
+        let interface = state.interfaces.get(index);
+        Some((found, interface.map(|one| one.shown.name)))
+    }
+
     /// An interface by its name.
     pub fn interface_named(&self, name: &str) -> Option<Interface> {
         let state = self.state.lock();
