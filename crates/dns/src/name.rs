@@ -45,7 +45,7 @@ impl Name {
         Some(name)
     }
 
-    /// Adds a label; `None` if there is no room.
+    /// Adds a label; `None` if there is no room: the name is too long then.
     fn push(&mut self, label: &[u8]) -> Option<()> {
         let at = usize::from(self.len);
         let start = if at == 0 { 0 } else { at + 1 };
@@ -92,10 +92,6 @@ impl Name {
                 return Err(Malformed);
             }
             let (label, behind) = behind.split_at_checked(length).ok_or(Malformed)?;
-            // With the zero byte that ends it.
-            if bytes.len() - behind.len() + 1 > LONGEST {
-                return Err(Malformed);
-            }
             name.push(label).ok_or(Malformed)?;
             rest = behind;
         }

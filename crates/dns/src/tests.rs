@@ -201,6 +201,10 @@ fn names_are_no_longer_than_they_may_be() {
     assert_eq!(named(&[1; 127]), Some(5), "255 bytes");
     assert_eq!(named(&[1; 128]), Some(1));
     assert_eq!(named(&[1; 2000]), Some(1));
+    // Lengths that are none of labels, with all their bytes behind them.
+    for length in [64, 127, 128, 192, 250] {
+        assert_eq!(named(&[length]), Some(1), "{length}");
+    }
     let long = "y".repeat(63);
     let text = |last: &str| format!("{long}.{long}.{long}.{last}");
     assert!(Name::new(&text(&long[..61])).is_some_and(|name| name.is(&text(&long[..61]))));
