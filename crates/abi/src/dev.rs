@@ -347,6 +347,8 @@ pub const REASON_PORTS: u32 = 29;
 
 /// `reason` of a failed [`CREATE`]: there is no network of that name.
 pub const REASON_UNKNOWN_NETWORK: u32 = 30;
+/// `reason` of a failed [`CREATE`]: all addresses of the network are taken.
+pub const REASON_ADDRESSES: u32 = 35;
 /// `reason` of a failed [`ADD_NETWORK`]: a network has the name, or it is empty or not text.
 pub const REASON_NETWORK_LABEL: u32 = 31;
 /// `reason` of a failed [`ADD_NETWORK`]: no network of instances can have those addresses.

@@ -309,6 +309,7 @@ fn lease_address(id: u32, call: &mut Create) -> core::result::Result<Option<Leas
             Err((dev::REASON_ADDRESS, Errno::EADDRINUSE))
         }
         Err(Refused::Unknown) => Err(unknown),
+        Err(Refused::Full) => Err((dev::REASON_ADDRESSES, Errno::ENOSPC)),
         Err(Refused::Foreign) => Err((dev::REASON_NO_ADDRESS, Errno::EADDRNOTAVAIL)),
         Err(Refused::Unable) => Err((dev::REASON_NETWORK, Errno::ENOMEM)),
     }

@@ -146,6 +146,8 @@ pub(crate) enum Refused {
     Taken(u32),
     /// No instance may have the address.
     Foreign,
+    /// All addresses are taken.
+    Full,
     /// There is no memory, or no interface for the supervisor.
     Unable,
 }
@@ -218,7 +220,8 @@ pub(crate) fn lease(number: u32, label: Label, wanted: Option<Ipv4Addr>) -> Resu
         }),
         Err(AddError::Taken(owner)) => Err(Refused::Taken(owner)),
         Err(AddError::Foreign) => Err(Refused::Foreign),
-        Err(AddError::Full | AddError::NoMemory) => Err(Refused::Unable),
+        Err(AddError::Full) => Err(Refused::Full),
+        Err(AddError::NoMemory) => Err(Refused::Unable),
     }
 }
 

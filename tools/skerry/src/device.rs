@@ -44,6 +44,8 @@ pub enum CreateError {
     NoAddress,
     /// There is no network of that name.
     UnknownNetwork,
+    /// All addresses of the network are taken.
+    NoFreeAddress,
     /// The supervisor cannot give a network.
     Network,
     /// Something else.
@@ -70,6 +72,7 @@ impl CreateError {
             dev::REASON_ADDRESS => Self::Address { owner: call.owner },
             dev::REASON_NO_ADDRESS => Self::NoAddress,
             dev::REASON_UNKNOWN_NETWORK => Self::UnknownNetwork,
+            dev::REASON_ADDRESSES => Self::NoFreeAddress,
             dev::REASON_NETWORK => Self::Network,
             _ => Self::Other(error),
         }

@@ -235,6 +235,7 @@ pub fn creation_error(refused: &CreateError, request: &CreateOptions, name: &str
         CreateError::Address { owner } => networks::taken(asked_address(request), *owner),
         CreateError::NoAddress => networks::impossible(asked_address(request), &request.network),
         CreateError::UnknownNetwork => networks::unknown(&request.network),
+        CreateError::NoFreeAddress => networks::full(&request.network),
         CreateError::Other(error) => format!("cannot create {name}: {}", plain(error)),
     }
 }

@@ -307,7 +307,7 @@ impl Device for Mock {
             numbers().filter(|address| subnet.is_assignable(*address) && taken(*address).is_none());
         let address = match call.address {
             _ if call.flags & dev::CREATE_NETWORK == 0 => None,
-            0 => free.next(),
+            0 => Some(free.next().ok_or(CreateError::NoFreeAddress)?),
             bits => Some(Ipv4Addr::from_bits(bits)),
         };
         if let Some(address) = address {

@@ -147,6 +147,15 @@ pub fn unknown(network: &Network) -> String {
     )
 }
 
+/// Message for a network all of whose addresses are taken: the remedy.
+#[must_use]
+pub fn full(network: &Network) -> String {
+    format!(
+        "all addresses of network {network} are taken: stop an instance in it (`skerry network \
+         inspect {network}` shows them), or give another --net"
+    )
+}
+
 /// Addresses of a network as people write them.
 #[must_use]
 pub fn subnet_text(network: Ipv4Addr, prefix_len: u32) -> String {

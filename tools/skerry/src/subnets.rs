@@ -503,4 +503,21 @@ mod tests {
         remove(&mock, "back").unwrap();
         assert_eq!(subnets(&mock), ["bridge 10.88.0.0/16"]);
     }
+
+    #[test]
+    fn a_network_that_is_full_says_so() {
+        let mock = Mock::new(4, 1 << 30);
+        make(&mock, "tiny", Some("10.90.0.0/30")).unwrap();
+        let create = |name| {
+            let mut options = request(name, &["sleep", "9"]);
+            options.network = "tiny".parse().unwrap();
+            instances::create(&mock, &options, SystemTime::now())
+        };
+        create("one").unwrap();
+        let message = create("two").unwrap_err().message;
+        assert!(
+            message.contains("all addresses of network tiny are taken"),
+            "{message}"
+        );
+    }
 }
