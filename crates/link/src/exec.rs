@@ -219,13 +219,17 @@ fn serve(at: usize, number: u32, asked: &Asked, run: RunProgram) {
     let attended = {
         let mut current = SLOTS[at].current.lock();
         let current = current.as_mut().filter(|current| current.number == number);
-        current.map(|current| current.program = Some(program.clone()))
+        current.map(|current| {
+            current.program = Some(program.clone());
+            // Before anybody can hang it up: an answer after the last one would take its place, and
+            // the slot would never be free.
+            answer(at, number, Verdict::Started);
+        })
     };
     if attended.is_none() {
         // Its user went away before it ran.
         return program.hang_up();
     }
-    answer(at, number, Verdict::Started);
     let status = program.wait();
     leave(at, number, Verdict::Ended(status));
 }
