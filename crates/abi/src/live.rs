@@ -184,19 +184,19 @@ fn told(pages: u64) -> usize {
 }
 
 impl Refusal {
-    /// Pages of the kernel keep memory from leaving.
+    /// Refusal because so many pages of the kernel keep memory from leaving.
     #[must_use]
     pub fn pages_of_kernel(pages: u64) -> Self {
         Self::KernelPages(told(pages))
     }
 
-    /// Pages of programs, files and devices keep memory from leaving.
+    /// Refusal because so many pages of programs, files and devices keep memory from leaving.
     #[must_use]
     pub fn pages_of_programs(pages: u64) -> Self {
         Self::UserPages(told(pages))
     }
 
-    /// So many pages would be missing.
+    /// Refusal because so many pages would be missing without the memory that is to leave.
     #[must_use]
     pub fn short_of(pages: u64) -> Self {
         Self::Short(told(pages))

@@ -99,8 +99,8 @@ pub struct Frames<'a> {
 
 impl<'a> Frames<'a> {
     /// An allocator for the frames `0..frames`, of which none is free yet, used by CPUs `0..cpus`.
-    /// Those of `0..first`, whole areas unless that is all, are the first memory. `words` are all
-    /// 0, and begin at a cache line.
+    /// The first memory is `0..first`, whole areas unless that is all. `words` are all 0, and begin
+    /// at a cache line.
     ///
     /// # Panics
     /// If `words` is shorter than [`words_needed`] says, or `cpus` is 0.

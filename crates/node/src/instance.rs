@@ -211,7 +211,7 @@ impl Instance {
         *lock_briefly(&self.label) = label;
     }
 
-    /// Its address in a network of instances, if it has one.
+    /// Address of the instance in a network of instances, if it has one.
     pub(crate) fn network(&self) -> Option<&Lease> {
         self.network.as_ref()
     }

@@ -121,7 +121,7 @@ pub fn create(
     )))
 }
 
-/// The address behind the first one.
+/// Address behind the first one of a network, which is the supervisor's by default.
 fn second(network: Ipv4Addr) -> Ipv4Addr {
     Ipv4Addr::from_bits(network.to_bits() | 1)
 }
@@ -230,7 +230,7 @@ fn none_of_that_name(device: &dyn Device, wanted: &str) -> String {
 pub struct Listed {
     /// Name of the network.
     pub name: String,
-    /// Its addresses.
+    /// Range of the network's addresses, such as `10.90.0.0/24`.
     pub subnet: String,
     /// The supervisor's address in it.
     pub gateway: Ipv4Addr,
@@ -249,7 +249,7 @@ pub struct Member {
     id: u32,
     /// State of the instance.
     state: String,
-    /// As an instance's own JSON has it.
+    /// Address and counters of the instance, in the form of its own JSON.
     network: Option<Shown>,
 }
 
