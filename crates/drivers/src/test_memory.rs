@@ -123,26 +123,70 @@ pub fn first_byte(page: &Page) -> u8 {
     bytes[0]
 }
 
+/// When a device of ours lies. A request that is in flight at two resets ends with an error, so
+/// a lie comes only when all that was in flight at the last reset has ended, however late a
+/// thread is.
+#[derive(Default)]
+pub struct Liar(Mutex<Lies>);
+
+#[derive(Default)]
+struct Lies {
+    is_on: bool,
+    /// Rounds that each thread of [`hammer`] has ended.
+    rounds: Vec<usize>,
+    /// The rounds that each is to have ended before the next lie.
+    wanted: Vec<usize>,
+    /// Number of resets at the last lie, as long as none came of it.
+    told: Option<usize>,
+}
+
+impl Liar {
+    fn lies(&self) -> MutexGuard<'_, Lies> {
+        self.0.lock().unwrap()
+    }
+
+    /// Whether the device lies from now on.
+    pub fn set(&self, is_on: bool) {
+        self.lies().is_on = is_on;
+    }
+
+    /// Whether the device, which was reset so often, is to lie now.
+    pub fn is_time(&self, resets: usize) -> bool {
+        let mut lies = self.lies();
+        if let Some(told) = lies.told {
+            if told == resets {
+                return false;
+            }
+            lies.told = None;
+            // The round in which each thread is may have been in flight.
+            lies.wanted = lies.rounds.iter().map(|n| n.saturating_add(1)).collect();
+        }
+        let is_time = lies.is_on && lies.wanted.iter().zip(&lies.rounds).all(|(w, n)| n >= w);
+        lies.told = is_time.then_some(resets);
+        is_time
+    }
+}
+
 /// Threads that write and read back, each a part of a disk from an offset on, in batches of any
 /// size; the parts: disk, processor of the thread, offset.
 pub fn hammer<D: BlockDevice + 'static>(
     parts: impl Iterator<Item = (Arc<D>, usize, u64)>,
     rounds: usize,
+    liar: &Liar,
 ) {
-    let threads: Vec<_> = (0..)
-        .zip(parts)
-        .map(|(thread, (disk, cpu, base))| {
-            std::thread::spawn(move || {
+    std::thread::scope(|scope| {
+        for (thread, (disk, cpu, base)) in (0..).zip(parts) {
+            liar.lies().rounds.push(0);
+            scope.spawn(move || {
                 CPU.set(cpu);
                 for round in 0..rounds {
                     write_and_read_back(&*disk, thread, base, round);
+                    liar.lies().rounds[thread] += 1;
                 }
-            })
-        })
-        .collect();
-    for thread in threads {
-        thread.join().unwrap();
-    }
+                liar.lies().rounds[thread] = usize::MAX;
+            });
+        }
+    });
 }
 
 /// Two transfers, the first of many pages, and a flush, in one batch.

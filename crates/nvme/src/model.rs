@@ -126,8 +126,6 @@ pub struct Model<M> {
     pub starts: u32,
     /// Commands that it was told to abort.
     pub aborts: u32,
-    /// Commands for namespaces that it took.
-    pub commands: u32,
     /// Commands that it has and does not complete: queue and identifier.
     silent: Vec<(u16, u16)>,
     /// Whether it completed what it does not have, since it was switched on.
@@ -155,7 +153,6 @@ impl<M: Memory> Model<M> {
             transfer_bits: 5,
             starts: 0,
             aborts: 0,
-            commands: 0,
             silent: Vec::new(),
             has_lied: false,
         }
@@ -306,7 +303,6 @@ impl<M: Memory> Model<M> {
         let (status, word) = if queue == 0 {
             self.administrate(command)?
         } else {
-            self.commands += 1;
             (self.transfer(command)?, 0)
         };
         let mut messages = self.complete(queue, said_queue, command.id(), word, status.word())?;

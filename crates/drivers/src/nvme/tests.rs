@@ -1,7 +1,7 @@
 //! The driver against a controller of ours in a thread of its own, which does what it should, or
 //! what nobody should.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::vec::Vec;
@@ -12,15 +12,14 @@ use virtqueue::Words;
 use vm::Page;
 
 use super::*;
-use crate::test_memory::{self, CPU, LentPage, Shared as Memory, filled, first_byte};
+use crate::test_memory::{self, CPU, LentPage, Liar, Shared as Memory, filled, first_byte};
 
 const DISK: u64 = 1 << 20;
 const RINGS: usize = 1 << 17;
 
 #[derive(Default)]
 struct Ways {
-    /// After so many commands there is a lie.
-    lies: AtomicUsize,
+    liar: Liar,
     is_over: AtomicBool,
 }
 
@@ -41,8 +40,7 @@ impl Bus {
         let mut model = self.model();
         let mut told = 0;
         while !self.ways.is_over.load(Ordering::Relaxed) {
-            let lies = self.ways.lies.load(Ordering::Relaxed);
-            if lies > 0 && model.commands as usize >= lies * (told + 1) {
+            if self.ways.liar.is_time(model.starts as usize) {
                 let all = [Lie::Twice, Lie::Id(0x3f), Lie::Queue(0), Lie::Id(0xffff)];
                 model.lie = Some(all[told % all.len()]);
                 told += 1;
@@ -167,7 +165,7 @@ fn hammer(machine: &Machine, rounds: usize) {
         let (disk, half) = (machine.disks[n % 2].clone(), n / 2);
         (disk, half, half as u64 * (DISK / 2))
     };
-    test_memory::hammer((0..4).map(part), rounds);
+    test_memory::hammer((0..4).map(part), rounds, &machine.bus.ways.liar);
 }
 
 #[test]
@@ -178,8 +176,7 @@ fn several_threads_have_what_they_wrote() {
 #[test]
 fn a_controller_that_lies_is_reset_and_nothing_is_lost() {
     let machine = Machine::new();
-    // What is in flight at a second lie ends: what is offered again is over long before that.
-    machine.bus.ways.lies.store(100, Ordering::Relaxed);
+    machine.bus.ways.liar.set(true);
     hammer(&machine, 60);
     let starts = machine.bus.model().starts;
     assert!(starts > 2, "it was started {starts} times");

@@ -14,7 +14,7 @@ use virtqueue::Words;
 use virtqueue::{Areas, DeviceQueue, Features, Left, Memory, Setup, Status, Transport};
 
 use super::*;
-use crate::test_memory::{self, CPU, LentPage, Shared, filled, first_byte};
+use crate::test_memory::{self, CPU, LentPage, Liar, Shared, filled, first_byte};
 use crate::virtio_parts::Interrupt;
 
 const QUEUES: u16 = 2;
@@ -72,9 +72,8 @@ impl Backend for Ram {
 
 #[derive(Default)]
 struct Ways {
-    /// Of so many rounds one ends with nonsense in the used ring.
-    lies: AtomicUsize,
-    rounds: AtomicUsize,
+    /// A lie is nonsense in the used ring.
+    liar: Liar,
     resets: AtomicUsize,
     /// Number of resets that the device does not do.
     deaf: AtomicUsize,
@@ -104,10 +103,12 @@ impl Device {
         let Some(Some((queue, setup))) = queues.get_mut(usize::from(number)) else {
             return;
         };
-        let lies = self.ways.lies.load(Ordering::Relaxed);
-        let round = self.ways.rounds.fetch_add(1, Ordering::Relaxed);
         let mut interrupt = false;
-        if lies > 0 && round % lies == lies - 1 {
+        if self
+            .ways
+            .liar
+            .is_time(self.ways.resets.load(Ordering::Relaxed))
+        {
             // Uses what was never offered.
             let used = setup.areas.device;
             let index = self.memory.load16(used.plus(2)).unwrap();
@@ -304,7 +305,7 @@ impl Drop for Machine {
 /// Each thread has a queue, or shares one.
 fn hammer(machine: &Machine, rounds: usize) {
     let parts = (0..4).map(|n| (machine.disk().clone(), n, n as u64 * (DISK / 4)));
-    test_memory::hammer(parts, rounds);
+    test_memory::hammer(parts, rounds, &machine.device.ways.liar);
 }
 
 #[test]
@@ -315,8 +316,7 @@ fn several_threads_have_what_they_wrote() {
 #[test]
 fn a_device_that_lies_is_reset_and_nothing_is_lost() {
     let machine = Machine::new();
-    // What is in flight at a second lie ends: what is offered again is over long before that.
-    machine.device.ways.lies.store(25, Ordering::Relaxed);
+    machine.device.ways.liar.set(true);
     hammer(&machine, 60);
     let resets = machine.device.ways.resets.load(Ordering::Relaxed);
     assert!(resets > 1, "it was reset {resets} times");
@@ -325,7 +325,7 @@ fn a_device_that_lies_is_reset_and_nothing_is_lost() {
 #[test]
 fn a_device_that_does_not_stop_keeps_its_requests() {
     let machine = Machine::new();
-    machine.device.ways.lies.store(1, Ordering::Relaxed);
+    machine.device.ways.liar.set(true);
     machine.device.ways.deaf.store(2, Ordering::Relaxed);
     let disk = machine.disk().clone();
     let reader = std::thread::spawn(move || {
@@ -340,14 +340,14 @@ fn a_device_that_does_not_stop_keeps_its_requests() {
     while machine.device.ways.deaf.load(Ordering::Relaxed) > 0 {
         std::thread::yield_now();
     }
-    machine.device.ways.lies.store(0, Ordering::Relaxed);
+    machine.device.ways.liar.set(false);
     assert_eq!(reader.join().unwrap(), (Ok(()), 0));
 }
 
 #[test]
 fn a_device_that_does_not_come_back_ends_everything() {
     let machine = Machine::new();
-    machine.device.ways.lies.store(1, Ordering::Relaxed);
+    machine.device.ways.liar.set(true);
     machine.device.ways.is_other.store(true, Ordering::Relaxed);
     let pages = filled(1, 1);
     let transfer = Transfer {
