@@ -182,6 +182,7 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
         shutdown: || linux::signal_init(15),
         cpus_changed: linux::kernfs::sysfs::update_cpus,
         move_pages: linux::mm::leaving::move_pages,
+        write_back: linux::mm::leaving::write_back,
         usage: || {
             let threads = linux::process::process_table::thread_count();
             (threads as u32, linux::system::sysinfo::used_bytes())

@@ -733,6 +733,9 @@ pub struct Event {
 
 /// `flags` of [`Resize`]: says whether it could be done at this moment, and changes nothing.
 pub const RESIZE_DRY_RUN: u32 = 1;
+/// `flags` of [`Resize`]: if memory cannot leave, the instance's caches give up theirs, and it is
+/// tried again.
+pub const RESIZE_RECLAIM: u32 = 2;
 
 /// See [`RESIZE`].
 #[derive(

@@ -28,6 +28,12 @@ pub const KIND_FUNCTION: u32 = 6;
 /// [`Registers`].
 pub const KIND_REGISTERS: u32 = 7;
 
+/// `kind`: nothing that the instance has, but how memory is to leave it: its caches are written
+/// back and give up what they can, if it cannot leave without; `content` is zero ([`RECLAIM`]).
+pub const KIND_RECLAIM: u32 = 8;
+/// The entry of [`KIND_RECLAIM`].
+pub const RECLAIM: Entry = [KIND_RECLAIM as u64, 0, 0, 0];
+
 /// One entry as words: the kind in the lower half of the first one and flags in the upper, then the
 /// content.
 pub type Entry = [u64; 4];
@@ -429,7 +435,7 @@ pub fn check(entries: &[Entry], has: &impl Holdings) -> Result<Totals, Refusal> 
             let goes_on = functions.goes_on(entry, is_after_function(entries, index));
             goes_on.then_some(()).ok_or(Refusal::Function(index))?;
             check_overlap(entries, index, has)?;
-        } else {
+        } else if *entry != RECLAIM {
             return Err(Refusal::Kind(index));
         }
     }

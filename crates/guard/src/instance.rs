@@ -142,6 +142,9 @@ pub struct Adopters {
     pub cpus_removed: fn(),
     /// Moves pages out of memory that is to leave (`mem::leaving_index`), those that it can.
     pub move_pages: fn(),
+    /// Writes back what caches hold of files and disks, so that they can give it up. May wait for
+    /// disks.
+    pub write_back: fn(),
 }
 
 /// Looks at the dynamic part of the descriptor, adopts what is new or refuses it, and answers. In
@@ -199,6 +202,28 @@ fn prepare_cpus(numbers: Range<usize>, adopters: &Adopters) -> Result<(), Refusa
     Ok(())
 }
 
+/// How often caches are asked, at most, for one change: programs may fill them as fast.
+const RECLAIMS: usize = 4;
+
+/// Has memory leave so that frames `0..to` are left. With `reclaims`, caches give up what they can
+/// if it cannot leave at once.
+fn shrink(to: u64, reclaims: bool, adopters: &Adopters) -> Result<(), Refusal> {
+    let mut left = if reclaims { RECLAIMS } else { 0 };
+    loop {
+        let Err(refusal) = mem::leaving::shrink(to, adopters.move_pages) else {
+            return Ok(());
+        };
+        if left == 0 {
+            return Err(refusal);
+        }
+        left -= 1;
+        (adopters.write_back)();
+        if !mem::reclaim_all() {
+            return Err(refusal);
+        }
+    }
+}
+
 /// Adopts a whole epoch; returns what the instance has by it. CPUs that leave are gone when this
 /// returns.
 fn adopt(entries: &[live::Entry], adopters: &Adopters) -> Result<Totals, Refusal> {
@@ -207,7 +232,8 @@ fn adopt(entries: &[live::Entry], adopters: &Adopters) -> Result<Totals, Refusal
     prepare_cpus(cpu::count()..totals.cpus, adopters)?;
     let has = mem::total_frames();
     if totals.frames < has {
-        mem::leaving::shrink(totals.frames, adopters.move_pages)?;
+        let reclaims = entries.contains(&live::RECLAIM);
+        shrink(totals.frames, reclaims, adopters)?;
     }
     let of_kind = |kind| entries.iter().filter(move |entry| live::is_of(entry, kind));
     // Of each range the part that is new.

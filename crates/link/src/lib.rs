@@ -39,6 +39,8 @@ pub struct ControlHandlers {
     pub cpus_changed: fn(),
     /// Moves pages out of memory that is to leave, as `guard::instance::Adopters` has it.
     pub move_pages: fn(),
+    /// Writes back what caches hold, as `guard::instance::Adopters` has it.
+    pub write_back: fn(),
     /// Number of threads of programs, and memory in use in bytes.
     pub usage: fn() -> (u32, u64),
     /// Runs a program beside the first one.
@@ -84,6 +86,7 @@ fn follow_descriptor(hooks: &ControlHandlers) {
         drain_cpu: task::drain_cpu,
         cpus_removed: task::cpus_removed,
         move_pages: hooks.move_pages,
+        write_back: hooks.write_back,
     };
     let cpus = task::cpu_count();
     match instance::adopt_epoch(&adopters) {

@@ -586,14 +586,18 @@ fn events(request: &IoctlRequest<'_>) -> Result<usize> {
 
 fn resize(request: &IoctlRequest<'_>) -> Result<usize> {
     let mut call: Resize = request.read()?;
-    let extent = match call.flags {
-        0 => Extent::Full,
-        dev::RESIZE_DRY_RUN => Extent::DryRun,
-        _ => return Err(Errno::EINVAL),
+    if call.flags & !(dev::RESIZE_DRY_RUN | dev::RESIZE_RECLAIM) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let extent = if call.flags & dev::RESIZE_DRY_RUN == 0 {
+        Extent::Full
+    } else {
+        Extent::DryRun
     };
     let want = Wanted {
         cpus: (call.cpus != 0).then_some(call.cpus),
         memory: (call.mem != 0).then_some(call.mem),
+        reclaims: call.flags & dev::RESIZE_RECLAIM != 0,
     };
     let (resized, has) = find(call.id)?.resize(&want, extent);
     (call.mem, call.most) = (has.memory, has.most_memory);

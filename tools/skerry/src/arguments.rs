@@ -454,7 +454,7 @@ pub(crate) struct Resize {
     /// How many CPUs it is to have
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) cpus: Option<u32>,
-    /// How much memory it is to have: a number and k, m or g; not less than it has
+    /// How much memory it is to have: a number and k, m or g; not less than it was created with
     #[arg(
         short = 'm',
         long = "mem",
@@ -469,6 +469,9 @@ pub(crate) struct Resize {
     /// Say whether it could be done, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// If memory cannot leave, have its caches written back and emptied, and try again
+    #[arg(long, requires = "memory")]
+    pub(crate) force_reclaim: bool,
     #[command(flatten)]
     pub(crate) json: Json,
     /// The instance

@@ -309,9 +309,8 @@ impl Pair<'_> {
     fn set(&self, name: &str, cpus: u32) -> Result<()> {
         let options = resize::Options {
             cpus: Some(cpus),
-            memory: None,
             limit: Some(PATIENCE),
-            dry_run: false,
+            ..resize::Options::default()
         };
         managed::resize(self.device, self.store, name, options).map(drop)
     }
@@ -543,9 +542,7 @@ mod tests {
         // Killed when the lender had given another one that nobody had yet.
         let half = resize::Options {
             cpus: Some(1),
-            memory: None,
-            limit: None,
-            dry_run: false,
+            ..resize::Options::default()
         };
         managed::resize(&here.mock, &here.store, "batch", half).unwrap();
         assert_eq!(here.cpus(), (1, 2));
@@ -563,9 +560,7 @@ mod tests {
         step(&mut pair, 300);
         let more = resize::Options {
             cpus: Some(4),
-            memory: None,
-            limit: None,
-            dry_run: false,
+            ..resize::Options::default()
         };
         managed::resize(&here.mock, &here.store, "batch", more).unwrap();
         assert_eq!(step(&mut pair, 180), "none");

@@ -303,6 +303,7 @@ fn run_command(
             memory,
             time,
             dry_run,
+            force_reclaim,
             json,
             name,
         }) => {
@@ -311,6 +312,7 @@ fn run_command(
                 memory: memory.as_deref().map(size::parse).transpose()?,
                 limit: time.map(|seconds| Duration::from_secs(seconds.into())),
                 dry_run,
+                force_reclaim,
             };
             let store = open_store()?;
             let change = managed::resize(device, &store, &name, options)?;

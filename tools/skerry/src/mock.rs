@@ -115,6 +115,8 @@ struct Record {
     command: Vec<String>,
     /// Flag: asked to end while it was paused, and will.
     asked_to_end: bool,
+    /// Its caches keep memory from leaving.
+    holds: bool,
     stats: Stats,
     /// Where standard output, standard error and kernel log go while somebody is attached.
     attached: Vec<(Stream, File)>,
@@ -332,6 +334,7 @@ impl Device for Mock {
             status,
             command: Vec::new(),
             asked_to_end: false,
+            holds: false,
             stats: Stats::default(),
             attached: Vec::new(),
         });
@@ -719,10 +722,14 @@ impl Device for Mock {
                 }
                 () => {
                     let program = record.command[0].as_str();
-                    if call.flags == 0 && !matches!(program, "refuse" | "hold" | "ignore") {
+                    let is_done = call.flags & dev::RESIZE_DRY_RUN == 0;
+                    // What holds memory are caches.
+                    let reclaims = call.flags & dev::RESIZE_RECLAIM != 0;
+                    record.holds = program == "hold" && !reclaims;
+                    if is_done && !record.holds && !matches!(program, "refuse" | "ignore") {
                         (record.status.mem, record.status.cpus) = (mem, cpus);
                     }
-                    call.epoch = u64::from(call.flags == 0);
+                    call.epoch = u64::from(is_done);
                     return Ok(());
                 }
             };
@@ -734,10 +741,11 @@ impl Device for Mock {
     fn settle(&self, call: &mut Settle) -> io::Result<()> {
         self.with(call.id, |record| {
             (call.outcome, call.answer) = match record.command[0].as_str() {
-                program @ ("refuse" | "hold") => {
-                    let verdict = Verdict::Refused(match program {
-                        "hold" => Refusal::pages_of_kernel(37),
-                        _ => Refusal::NoMemory,
+                program if program == "refuse" || record.holds => {
+                    let verdict = Verdict::Refused(if record.holds {
+                        Refusal::pages_of_kernel(37)
+                    } else {
+                        Refusal::NoMemory
                     });
                     let answer = Answer { epoch: 1, verdict };
                     (dev::OUTCOME_REFUSED, answer.to_word())

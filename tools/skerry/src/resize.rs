@@ -13,7 +13,7 @@ use crate::instances::label;
 use crate::size;
 
 /// Options of a change.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Number of CPUs that the instance is to have; `None`: what it has.
     pub cpus: Option<u32>,
@@ -23,6 +23,8 @@ pub struct Options {
     pub limit: Option<Duration>,
     /// Whether the change is only tried.
     pub dry_run: bool,
+    /// Whether its caches give up memory, if else none can leave.
+    pub force_reclaim: bool,
 }
 
 /// Record of a change.
@@ -58,11 +60,8 @@ pub struct Change {
 pub fn resize(device: &dyn Device, status: &Status, options: Options) -> Result<Change> {
     let mut call = Resize {
         id: status.id,
-        flags: if options.dry_run {
-            dev::RESIZE_DRY_RUN
-        } else {
-            0
-        },
+        flags: flag(options.dry_run, dev::RESIZE_DRY_RUN)
+            | flag(options.force_reclaim, dev::RESIZE_RECLAIM),
         cpus: options.cpus.unwrap_or(0),
         mem: options.memory.unwrap_or(0),
         ..Resize::default()
@@ -73,7 +72,7 @@ pub fn resize(device: &dyn Device, status: &Status, options: Options) -> Result<
         .map_err(|error| refused(status, &call, options, &error))?;
     let epoch = (call.epoch != 0).then_some(call.epoch);
     let scrub_ns = match epoch {
-        Some(epoch) => settle(device, status, epoch, options.limit)?,
+        Some(epoch) => settle(device, status, epoch, options)?,
         None => 0,
     };
     let wanted = options.memory.filter(|_| epoch.is_some());
@@ -95,6 +94,11 @@ pub fn resize(device: &dyn Device, status: &Status, options: Options) -> Result<
         took_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
         scrub_us: scrub_ns / 1000,
     })
+}
+
+/// A flag, if it is set.
+fn flag(is_set: bool, flag: u32) -> u32 {
+    if is_set { flag } else { 0 }
 }
 
 /// A number of CPUs in words.
@@ -149,26 +153,25 @@ fn refused(status: &Status, call: &Resize, options: Options, error: &io::Error) 
 }
 
 /// An instance's reason to refuse a change, and the remedy where there is one.
-fn why_refused(refusal: Refusal) -> String {
-    let remedy = match refusal {
-        Refusal::KernelPages(_) | Refusal::UserPages(_) => {
-            ": end programs that hold them, or give more --mem"
-        }
-        Refusal::Short(_) => ": end programs in it, or give more --mem",
-        _ => "",
+fn why_refused(refusal: Refusal, options: Options) -> String {
+    let first = if options.force_reclaim {
+        "end programs"
+    } else {
+        "give --force-reclaim, end programs"
     };
-    format!("{refusal}{remedy}")
+    match refusal {
+        Refusal::KernelPages(_) | Refusal::UserPages(_) => {
+            format!("{refusal}: {first} that hold them, or give more --mem")
+        }
+        Refusal::Short(_) => format!("{refusal}: {first} in it, or give more --mem"),
+        _ => refusal.to_string(),
+    }
 }
 
 /// Waits for the instance's answer to a change. Returns the time in which what it gave back was
 /// scrubbed (ns).
-fn settle(
-    device: &dyn Device,
-    status: &Status,
-    epoch: u64,
-    limit: Option<Duration>,
-) -> Result<u64> {
-    let name = label(status);
+fn settle(device: &dyn Device, status: &Status, epoch: u64, options: Options) -> Result<u64> {
+    let (name, limit) = (label(status), options.limit);
     let mut call = Settle {
         id: status.id,
         timeout_ms: limit.map_or(-1, |limit| {
@@ -188,7 +191,7 @@ fn settle(
         (Ok(()), dev::OUTCOME_TAKEN) => Ok(call.scrub_ns),
         (Ok(()), dev::OUTCOME_REFUSED) => {
             let why = match Answer::from_word(call.answer).map(|answer| answer.verdict) {
-                Some(Verdict::Refused(refusal)) => why_refused(refusal),
+                Some(Verdict::Refused(refusal)) => why_refused(refusal, options),
                 _ => "it does not say why".into(),
             };
             Err(Failure::new(format!(
@@ -223,10 +226,8 @@ mod tests {
 
     fn to(memory: u64) -> Options {
         Options {
-            cpus: None,
             memory: Some(memory),
-            limit: None,
-            dry_run: false,
+            ..Options::default()
         }
     }
 
@@ -346,13 +347,26 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_caches_hold_leaves_if_it_has_to() {
+        let mock = Mock::new(4, 1 << 30);
+        let status = running(&mock, "hold");
+        assert!(resize(&mock, &status, to(96 << 20)).is_err());
+        let forced = Options {
+            force_reclaim: true,
+            ..to(96 << 20)
+        };
+        resize(&mock, &status, forced).unwrap();
+        assert_eq!(find(&mock, "hold").unwrap().mem, 96 << 20);
+    }
+
+    #[test]
     fn what_is_refused_or_late_is_told() {
         let mock = Mock::new(4, 1 << 30);
         for (program, words) in [
             ("refuse", "no memory for tables"),
             (
                 "hold",
-                "37 pages of its kernel are in what is to leave: end programs",
+                "37 pages of its kernel are in what is to leave: give --force-reclaim, end programs",
             ),
             ("ignore", "not answered yet"),
         ] {

@@ -59,6 +59,7 @@ pub use large::LargePage;
 pub use leaving::{leaving_frames, leaving_index};
 pub use page::Page;
 use phys::PhysAddr;
+pub(crate) use reclaim::reclaim_all;
 pub use reclaim::{calls as reclaim_calls, pressure, reclaim_low, set_others_run, shrinkers};
 pub use shortage::{Shortage, is_reserve_touched, set_shortage_handlers};
 

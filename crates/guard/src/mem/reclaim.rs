@@ -93,6 +93,12 @@ pub(super) fn reclaim(bytes: u64) -> bool {
     freed > 0
 }
 
+/// Has caches give up all that they can; false if that was nothing. Sleeps; the caller holds no
+/// lock.
+pub(crate) fn reclaim_all() -> bool {
+    reclaim(super::total_frames() * PAGE_SIZE as u64)
+}
+
 /// Has caches give memory back if the kernel uses up its share. Sleeps; the caller holds no lock.
 pub fn reclaim_low() {
     if alloc::is_low() {

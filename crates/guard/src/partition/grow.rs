@@ -47,6 +47,8 @@ pub struct Less {
     pub memory: u64,
     /// Number of CPUs.
     pub cpus: u32,
+    /// Whether its caches give up memory, if else none can leave.
+    pub reclaims: bool,
 }
 
 /// Reason why what an instance has is not changed. Nothing was changed.
@@ -274,7 +276,9 @@ impl Partition {
             .map_or(0, |new| new.runs_of(0..u64::MAX).count());
         let runs = self.granules().runs_of(first..u64::MAX).count() + runs;
         let functions = self.functions.entries().count();
-        if runs + cpus + more.cpus.len() + functions > live::MAX_ENTRIES {
+        if runs + cpus + more.cpus.len() + functions + usize::from(less.reclaims)
+            > live::MAX_ENTRIES
+        {
             return Err(GrowError::Supervisor);
         }
         self.cpus
@@ -293,7 +297,8 @@ impl Partition {
             }
         };
         self.cpus.append(&mut more.cpus);
-        let epoch = self.publish_table(self.cpus.len() - less.cpus as usize, keeps_bytes);
+        let cpus_left = self.cpus.len() - less.cpus as usize;
+        let epoch = self.publish_table(cpus_left, keeps_bytes, less.reclaims);
         self.pending = Some(Pending {
             epoch,
             mark,
@@ -307,9 +312,9 @@ impl Partition {
         Ok(epoch)
     }
 
-    /// Writes an epoch: so many of the CPUs, the functions, and so many bytes of memory but the
-    /// first.
-    pub(super) fn publish_table(&self, cpus: usize, bytes: u64) -> u64 {
+    /// Writes an epoch: so many of the CPUs, the functions, so many bytes of memory but the first,
+    /// and whether caches give up memory first.
+    pub(super) fn publish_table(&self, cpus: usize, bytes: u64, reclaims: bool) -> u64 {
         let frames = self.staged.total_frames()..bytes / PAGE_SIZE as u64;
         let live = self.live();
         let granules = self.granules();
@@ -322,9 +327,11 @@ impl Partition {
             count: run.count,
         });
         let functions = || self.functions.entries();
-        let count = cpus + functions().count() + granules.runs_of(frames).count();
+        let order = reclaims.then_some(live::RECLAIM);
+        let orders = usize::from(reclaims);
+        let count = cpus + functions().count() + granules.runs_of(frames).count() + orders;
         let table = Table::new(&live.counter, &live.count, &live.entries);
-        let listed = listed.chain(functions());
+        let listed = listed.chain(functions()).chain(order);
         table.publish(count, listed.chain(runs.map(live::memory)))
     }
 
@@ -398,7 +405,7 @@ impl Partition {
                 };
                 self.pending = None;
                 // Nobody is to find what comes back in the table that it comes back from.
-                self.publish_table(cpus, self.memory_bytes());
+                self.publish_table(cpus, self.memory_bytes(), false);
                 // The CPUs never left the park page.
                 give_back(self.cpus.drain(cpus..));
                 let memory = memory.map(|mut memory| {

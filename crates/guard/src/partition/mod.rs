@@ -615,7 +615,7 @@ impl Partition {
         }
         let cr3 = self.load()?;
         if !self.functions.is_empty() {
-            self.publish_table(self.cpus.len(), self.memory_bytes());
+            self.publish_table(self.cpus.len(), self.memory_bytes(), false);
             self.functions.hand_over();
         }
         self.started = true;

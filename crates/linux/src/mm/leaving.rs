@@ -23,6 +23,11 @@ pub fn move_pages() {
     fs::ramfs::move_pages_of_files(&mover);
 }
 
+/// Writes back what caches hold of files and disks, so that they can give it up.
+pub fn write_back() {
+    fs::block::writeback::sync_all();
+}
+
 fn for_each_space(mut each: impl FnMut(&AddressSpace)) {
     let mut last = Pid::NONE;
     while let Some(process) = process_table::next_process(last) {

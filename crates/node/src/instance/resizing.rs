@@ -52,6 +52,7 @@ impl InstanceState {
             surplus: Less {
                 memory: has.memory.saturating_sub(wanted),
                 cpus: has.cpus.saturating_sub(wanted_cpus),
+                reclaims: want.reclaims,
             },
         })
     }
@@ -123,6 +124,8 @@ pub(crate) struct Wanted {
     pub cpus: Option<u32>,
     /// Memory in bytes.
     pub memory: Option<u64>,
+    /// Whether its caches give up memory if else it does not get there.
+    pub reclaims: bool,
 }
 
 /// Extent to which a change is carried out.
@@ -167,7 +170,9 @@ impl Instance {
         let Difference { missing, surplus } = match record.difference(&has, want) {
             Ok(Difference {
                 missing: More { memory: 0, cpus: 0 },
-                surplus: Less { memory: 0, cpus: 0 },
+                surplus: Less {
+                    memory: 0, cpus: 0, ..
+                },
             }) => return (Ok(0), has),
             Ok(difference) => difference,
             Err(error) => return (Err(error), has),

@@ -287,7 +287,7 @@ impl Transaction<'_> {
             cpus: Some(wanted.cpus.max(status.cpus)),
             memory: Some(wanted.memory.max(status.mem)),
             limit: Some(self.options.limit),
-            dry_run: false,
+            ..resize::Options::default()
         };
         resize::resize(self.device, &status, options).map(drop)
     }
@@ -351,7 +351,7 @@ fn roll_back(device: &dyn Device, store: &Store, journal: &Journal) -> Result<Ve
             cpus: Some(before.cpus),
             memory: Some(before.memory),
             limit: Some(Duration::from_secs(10)),
-            dry_run: false,
+            ..resize::Options::default()
         };
         if let Err(failure) = resize::resize(device, &now, options) {
             kept.push(format!(

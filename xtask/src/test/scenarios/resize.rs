@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 
 /// The steps, for a machine of four CPUs.
 pub fn steps() -> Result<Vec<Step>> {
-    let judges: [(&str, Judge); 12] = [
+    let judges: [(&str, Judge); 13] = [
         (
             "memory grows in a hundred steps under a load, is used to the last word, and comes back",
             grown,
@@ -47,6 +47,10 @@ pub fn steps() -> Result<Vec<Step>> {
         (
             "memory that does not leave is named, and what is refused changes nothing",
             held,
+        ),
+        (
+            "caches keep memory from leaving, and give it up when they have to",
+            caches,
         ),
         (
             "instances that end or hang while memory leaves give all back",
@@ -251,7 +255,7 @@ fn held(printed: &str) -> Result<String> {
     let told = [
         "full",
         "created with 64 MiB",
-        "KiB too little: end programs in it, or give more --mem",
+        "KiB too little: give --force-reclaim, end programs in it, or give more --mem",
         "pages of its kernel are in what is to leave",
         "has no memory for tables",
     ];
@@ -259,6 +263,19 @@ fn held(printed: &str) -> Result<String> {
     let entry = json::instance(part(printed, "ls")?, "full")?;
     ensure!(entry["memory"] == 256 * MIB, "{entry}");
     Ok(told.lines().nth(3).unwrap_or("").to_owned())
+}
+
+fn caches(printed: &str) -> Result<String> {
+    let (before, after) = (resources(printed, "before")?, resources(printed, "after")?);
+    ensure!(before.is_as(&after), "{before:?} became {after:?}");
+    let told = messages(printed, &["KiB too little: give --force-reclaim"])?;
+    let tried = json::instance(part(printed, "tried")?, "caches")?;
+    ensure!(tried["memory"] == 256 * MIB, "{tried}");
+    let forced = part(printed, "forced")?;
+    ensure!(forced == "caches\nsame", "{forced}");
+    let entry = json::instance(part(printed, "ls")?, "caches")?;
+    ensure!(entry["memory"] == 66 * MIB, "{entry}");
+    Ok(told.to_owned())
 }
 
 fn unfinished_memory(printed: &str) -> Result<String> {
