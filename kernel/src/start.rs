@@ -181,6 +181,7 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
         signal: |signal| linux::signal_init(signal as i32),
         shutdown: || linux::signal_init(15),
         cpus_changed: linux::kernfs::sysfs::update_cpus,
+        memory_changed: fs::block::writeback::set_memory,
         move_pages: linux::mm::leaving::move_pages,
         write_back: linux::mm::leaving::write_back,
         usage: || {

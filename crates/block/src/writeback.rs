@@ -38,6 +38,8 @@ static DIRTY: AtomicU64 = AtomicU64::new(0);
 static CHANGED: AtomicU64 = AtomicU64::new(0);
 /// Pages of memory. Before it is told there is little.
 static MEMORY: AtomicU64 = AtomicU64::new(1024);
+/// The settings, which are parts of memory.
+static SETTINGS: Mutex<Settings> = Mutex::new(Settings::DEFAULT);
 
 /// There are dirty pages, or more than may be for long.
 static WORK: Event = Event::new();
@@ -85,7 +87,7 @@ impl Settings {
     };
 }
 
-/// The settings that count, in pages and ns.
+/// Limits that follow from the settings, in pages and ns.
 static LIMIT: AtomicU64 = AtomicU64::new(1024 / 5);
 static BACKGROUND: AtomicU64 = AtomicU64::new(1024 / 10);
 static EXPIRE_NS: AtomicU64 = AtomicU64::new(Settings::DEFAULT.expire_ns);
@@ -93,14 +95,25 @@ static INTERVAL_NS: AtomicU64 = AtomicU64::new(Settings::DEFAULT.interval_ns);
 
 /// Tells how much memory there is, in bytes. Returns what gives clean pages back.
 pub fn init(memory: u64) -> Arc<dyn Shrinker> {
-    MEMORY.store(memory / PAGE_SIZE as u64, Ordering::Relaxed);
-    set(&Settings::DEFAULT);
+    set_memory(memory);
     Arc::new(CacheShrinker)
+}
+
+/// Tells how much memory there is from now on, in bytes: what is a part of it follows.
+pub fn set_memory(memory: u64) {
+    MEMORY.store(memory / PAGE_SIZE as u64, Ordering::Relaxed);
+    apply(&SETTINGS.lock());
 }
 
 /// Changes the settings. As on Linux the thread begins at half of the limit, if it was to begin
 /// later than that is reached.
 pub fn set(settings: &Settings) {
+    let mut kept = SETTINGS.lock();
+    *kept = *settings;
+    apply(&kept);
+}
+
+fn apply(settings: &Settings) {
     let (limit, background) = (settings.limit.pages(), settings.background.pages());
     let background = if background < limit {
         background

@@ -37,6 +37,8 @@ pub struct ControlHandlers {
     pub shutdown: fn(),
     /// Takes in that there are more or fewer CPUs, as the scheduler knows.
     pub cpus_changed: fn(),
+    /// Takes in that there is more or less memory: so many bytes.
+    pub memory_changed: fn(u64),
     /// Moves pages out of memory that is to leave, as `guard::instance::Adopters` has it.
     pub move_pages: fn(),
     /// Writes back what caches hold, as `guard::instance::Adopters` has it.
@@ -88,7 +90,7 @@ fn follow_descriptor(hooks: &ControlHandlers) {
         move_pages: hooks.move_pages,
         write_back: hooks.write_back,
     };
-    let cpus = task::cpu_count();
+    let (cpus, frames) = (task::cpu_count(), guard::mem::total_frames());
     match instance::adopt_epoch(&adopters) {
         Epoch::Same => {}
         Epoch::Torn => log::warn!("the descriptor is being written, or was left so: kept the old"),
@@ -98,6 +100,9 @@ fn follow_descriptor(hooks: &ControlHandlers) {
             log::info!("epoch {epoch}: {} CPUs, {mib} MiB of memory", totals.cpus);
             if totals.cpus != cpus {
                 (hooks.cpus_changed)();
+            }
+            if totals.frames != frames {
+                (hooks.memory_changed)(bytes);
             }
         }
         Epoch::Refused { epoch, refusal } => log::error!("epoch {epoch} is refused: {refusal}"),
