@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exec::parse_user;
 use crate::instances::OnHang;
+use crate::loans::{Class, CpuRange};
 use crate::metrics;
 use crate::networks::Network;
 use crate::pages::Shell;
@@ -232,9 +233,15 @@ pub(crate) struct What {
     /// Name of the instance [default: a made-up one]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// How many CPUs it gets
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub(crate) cpus: u32,
+    /// How many CPUs it gets; of a range, as many as are free
+    #[arg(long, default_value = "1", value_name = "N|N..M")]
+    pub(crate) cpus: CpuRange,
+    /// Rank when CPUs are short: batch with a range lends CPUs, latency borrows them
+    ///
+    /// An instance of class latency that lacks CPUs when it is created or resized gets some of
+    /// those that instances of class batch have above the least of their range, as long as it runs.
+    #[arg(long, value_enum, value_name = "batch|latency")]
+    pub(crate) class: Option<Class>,
     /// Whether its cores' threads may be others' too that are created with `allow`
     #[arg(long, value_enum, default_value_t = Smt::Deny, value_name = "deny|allow")]
     pub(crate) smt: Smt,

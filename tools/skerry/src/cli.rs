@@ -19,7 +19,7 @@ use crate::device::Device;
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
 use crate::instances::{self, CreateOptions, has_ended, label};
 use crate::kernel::Kernel;
-use crate::restart::Policy;
+use crate::loans::Class;
 use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
 use crate::state::Store;
@@ -143,7 +143,9 @@ fn request(what: What) -> Result<CreateOptions> {
         ports: what.ports,
         memory: size::parse(&what.memory)?,
         name: what.name,
-        cpus: what.cpus,
+        cpus: what.cpus.most,
+        cpu_range: (what.cpus.least < what.cpus.most).then_some(what.cpus),
+        class: what.class,
         shared_cores: what.smt == Smt::Allow,
         on_hang: what.on_hang,
         devices: what.devices,
@@ -226,7 +228,11 @@ fn run_command(
         }
         Command::Create(Create { what }) => {
             let restart = what.restart;
-            let created = managed::create(device, &open_store()?, &request(what)?, restart, asked)?;
+            let (store, request) = (open_store()?, request(what)?);
+            let created = managed::create(device, &store, &request, restart, asked)?;
+            if request.class == Some(Class::Latency) {
+                monitor::ensure(&store)?;
+            }
             output(writeln!(here.out, "{}", label(&created)))
         }
         Command::Start(start) => start_all(device, &open_store()?, &start, here),
@@ -589,11 +595,11 @@ fn network(device: &dyn Device, command: NetworkCommand, out: &mut dyn Write) ->
     }
 }
 
-/// Sees to it that a monitor is at work if an instance has a restart policy.
+/// Sees to it that a monitor is at work if an instance needs one.
 fn ensure_monitor(device: &dyn Device, store: &Store, name: &str) -> Result<()> {
     let status = instances::find(device, name)?;
     let record = store.read(status.id)?;
-    match record.is_some_and(|record| record.restart != Policy::No) {
+    match record.is_some_and(|record| monitor::is_needed(&record.options, record.restart)) {
         true => monitor::ensure(store),
         false => Ok(()),
     }

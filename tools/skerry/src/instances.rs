@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{CreateError, Device, LoadError};
 use crate::failure::{Context, Failure, Result, plain};
+use crate::loans::{Class, CpuRange};
 use crate::name_servers::{self, Resolver};
 use crate::networks::{self, Network};
 use crate::ports::{self, Port};
@@ -68,8 +69,14 @@ impl OnHang {
 pub struct CreateOptions {
     /// Name of the instance; one is made up without.
     pub name: Option<String>,
-    /// Number of CPUs.
+    /// Number of CPUs, its own; some of them may be lent.
     pub cpus: u32,
+    /// Numbers of CPUs that it is content with.
+    #[serde(default)]
+    pub cpu_range: Option<CpuRange>,
+    /// Whether it lends or borrows CPUs.
+    #[serde(default)]
+    pub class: Option<Class>,
     /// Whether threads of its cores may be others' that allow it, too.
     #[serde(rename = "smt")]
     pub shared_cores: bool,

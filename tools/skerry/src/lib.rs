@@ -13,6 +13,7 @@
 //! | [`restart`], [`monitor`] | restart policies, and who carries them out |
 //! | [`apply`] | `apply`, `diff`, `validate`: sets of instances |
 //! | [`autoscale`] | `autoscale`: CPUs move by latency |
+//! | [`loans`] | `--class`: CPUs that are lent by rank |
 //! | [`run`] | `run`, `start -a`, `attach`: a program's streams, signals and status |
 //! | [`logs`], [`events`] | `logs`; `events` |
 //! | [`exec`] | `exec`: a program beside the first one |
@@ -47,6 +48,7 @@ pub mod exec;
 pub mod failure;
 pub mod instances;
 pub mod kernel;
+pub mod loans;
 pub mod logs;
 pub mod managed;
 pub mod metrics;

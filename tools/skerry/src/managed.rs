@@ -15,6 +15,7 @@ use abi::dev::{self, Status};
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{self, CreateOptions, has_ended, label};
+use crate::loans::{self, Borrowed};
 use crate::restart::{Backoff, Policy};
 use crate::state::{Lock, Record, Store};
 use crate::{names, resize};
@@ -56,12 +57,33 @@ pub fn create(
 ) -> Result<Status> {
     // Files of instances that are gone are few, and gone for good with the next one that is made.
     store.sweep(|| device.list().context(|| "cannot list the instances"))?;
+    let (options, mut borrowed) = loans::for_creation(device, store, options)?;
+    let made = make(device, store, &options, restart, borrowed.as_mut(), asked);
+    if let (Err(_), Some(borrowed)) = (&made, &borrowed) {
+        borrowed.give_back(device, store);
+    }
+    made
+}
+
+fn make(
+    device: &dyn Device,
+    store: &Store,
+    options: &CreateOptions,
+    restart: Policy,
+    borrowed: Option<&mut Borrowed>,
+    asked: SystemTime,
+) -> Result<Status> {
     let created = instances::create(device, options, asked)?;
+    let name = label(&created);
     let mut record = store.record(options, restart);
-    record.options.name = Some(label(&created).to_owned());
-    if let Err(failure) = store.write(created.id, &record) {
+    record.options.name = Some(name.to_owned());
+    let written = store
+        .write(created.id, &record)
+        .and_then(|()| borrowed.map_or(Ok(()), |loans| loans.name(device, store, name)));
+    if let Err(failure) = written {
         // What was begun must not stay.
         let _ = device.control(dev::DESTROY, created.id, 0);
+        store.remove(created.id);
         return Err(failure);
     }
     Ok(created)
@@ -95,11 +117,24 @@ pub fn resize(
     name: &str,
     options: resize::Options,
 ) -> Result<resize::Change> {
+    let borrowed = loans::for_resize(device, store, name, options)?;
     let (_lock, status) = find_locked(device, store, name)?;
-    let change = resize::resize(device, &status, options)?;
+    let changed = resize::resize(device, &status, options);
+    if let Some(borrowed) = borrowed {
+        match (&changed, options.cpus) {
+            (Err(_), _) => borrowed.give_back(device, store),
+            (Ok(_), Some(cpus)) if cpus < status.cpus => {
+                borrowed.give_back_some(device, store, status.cpus - cpus);
+            }
+            _ => {}
+        }
+    }
+    let change = changed?;
     if !options.dry_run {
         store.update(status.id, |record| {
-            record.options.cpus = options.cpus.unwrap_or(record.options.cpus);
+            if let Some(cpus) = options.cpus {
+                record.options.cpus = cpus + record.lent_cpus();
+            }
             record.options.memory = options.memory.unwrap_or(record.options.memory);
         })?;
     }
@@ -197,7 +232,11 @@ pub fn replace(
     remove_aside(device, store, &aside)?;
     let mut options = record.options.clone();
     options.name = Some(name.clone());
-    let new = instances::create_as(device, &options, Some(&aside), asked)?;
+    let to_have = CreateOptions {
+        cpus: record.cpus_to_have(),
+        ..options.clone()
+    };
+    let new = instances::create_as(device, &to_have, Some(&aside), asked)?;
     let undo = |failure: Failure| {
         let _ = device.control(dev::DESTROY, new.id, 0);
         store.remove(new.id);
@@ -324,6 +363,7 @@ pub fn previous(device: &dyn Device, store: &Store, status: &Status) -> Result<S
 /// If the name is taken, or is none.
 pub fn rename(device: &dyn Device, store: &Store, name: &str, to: &str) -> Result<()> {
     names::check(to)?;
+    let _loans = loans::lock(store)?;
     let _lock = store.lock([name, to])?;
     let status = instances::find(device, name)?;
     if is_aside(&status) {
@@ -345,7 +385,8 @@ pub fn rename(device: &dyn Device, store: &Store, name: &str, to: &str) -> Resul
         })?;
     store.update(status.id, |record| {
         record.options.name = Some(to.to_owned());
-    })
+    })?;
+    loans::rename(device, store, name, to)
 }
 
 #[cfg(test)]

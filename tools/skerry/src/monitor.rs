@@ -1,4 +1,4 @@
-//! `monitor`: carries out the restart policies.
+//! `monitor`: carries out the restart policies, and takes back loans of CPUs.
 //!
 //! A round looks at all instances and does what is due. It knows nothing but what the kernel's
 //! records and the files of [`Store`] say, so one monitor goes on where another one was killed, and
@@ -17,7 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::apply;
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result};
-use crate::instances::{self, label, nanoseconds};
+use crate::instances::{self, CreateOptions, label, nanoseconds};
+use crate::loans::{self, Class, Open};
 use crate::managed::{self, Cause};
 use crate::restart::Policy;
 use crate::state::{Lock, Record, Store};
@@ -92,6 +93,11 @@ fn round(
     if let Some(_role) = store.try_lock_role(apply::ROLE)? {
         apply::recover(device, store)?;
     }
+    next = next.sooner(match loans::settle(device, store, out)? {
+        Open::Nothing => Next::Nothing,
+        Open::Loans => Next::Event,
+        Open::Busy => Next::After(AGAIN),
+    });
     for status in instances::all(device)? {
         next = next.sooner(
             look_at(device, store, &status, clock(), out).unwrap_or_else(|failure| {
@@ -264,8 +270,14 @@ fn take_role(store: &Store) -> Result<Option<Lock>> {
     store.try_lock_role(ROLE)
 }
 
-/// Sees to it that a monitor is at work. To be called after an instance with a policy was made, and
-/// before it is started.
+/// Whether an instance needs a monitor at work.
+#[must_use]
+pub fn is_needed(options: &CreateOptions, restart: Policy) -> bool {
+    restart != Policy::No || options.class == Some(Class::Latency)
+}
+
+/// Sees to it that a monitor is at work. To be called after an instance that needs one was made,
+/// and before it is started.
 ///
 /// # Errors
 /// If none can be started.

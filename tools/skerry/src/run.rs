@@ -68,9 +68,9 @@ pub fn run(
 ) -> Result<u8> {
     let created =
         managed::create(device, store, request, options.restart, asked).map_err(Failure::ours)?;
-    let watched = match options.restart {
-        Policy::No => Ok(()),
-        _ => monitor::ensure(store),
+    let watched = match monitor::is_needed(request, options.restart) {
+        true => monitor::ensure(store),
+        false => Ok(()),
     };
     let started = watched.and_then(|()| {
         if !options.detach {

@@ -10,9 +10,10 @@ use serde::Serialize;
 
 use crate::autoscale::Loan;
 use crate::instances::{has_ended, label};
+use crate::loans::{Class, CpuRange};
 use crate::state::Record;
 use crate::stats::Usage;
-use crate::{devices, networks, ports, size};
+use crate::{devices, networks, ports, resize, size};
 
 /// An instance in `ls --json`. Memory in bytes, points in time in seconds since 1970.
 #[derive(Debug, Serialize)]
@@ -79,6 +80,12 @@ pub struct Inspected<'a> {
     pub project: Option<&'a str>,
     /// Loans of CPUs to it, by the names of the lenders.
     pub borrowed: Option<&'a BTreeMap<String, Loan>>,
+    /// Rank when CPUs are short.
+    pub class: Option<Class>,
+    /// Numbers of CPUs that it is content with.
+    pub cpu_range: Option<CpuRange>,
+    /// Numbers of CPUs that others have of it by their class, by their names.
+    pub lent: Option<&'a BTreeMap<String, u32>>,
     /// Figures of what it has used so far.
     pub usage: Usage,
 }
@@ -220,6 +227,9 @@ impl<'a> Inspected<'a> {
             previous: record.and_then(|record| record.previous),
             project: record.and_then(|record| record.project.as_deref()),
             borrowed: record.map(|record| &record.borrowed),
+            class: record.and_then(|record| record.options.class),
+            cpu_range: record.and_then(|record| record.options.cpu_range),
+            lent: record.map(|record| &record.lent),
             usage: Usage::new(used),
         }
     }
@@ -517,6 +527,13 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
         all.restart_error.unwrap_or_default().into(),
     ));
     rows.push(("project", all.project.unwrap_or_default().into()));
+    if let Some(class) = all.class {
+        let range = all.cpu_range.map(|range| format!(", {range} CPUs"));
+        rows.push(("class", format!("{class}{}", range.unwrap_or_default())));
+    }
+    for (to, count) in all.lent.into_iter().flatten() {
+        rows.push(("lends", format!("{} to {to}", resize::cpus_text(*count))));
+    }
     for (from, loan) in all.borrowed.into_iter().flatten() {
         let text = format!(
             "CPUs of {from}; before, that had {} and this {}",

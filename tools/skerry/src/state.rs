@@ -84,6 +84,9 @@ pub struct Record {
     /// CPUs that others have lent to it, by their names (`autoscale`).
     #[serde(default)]
     pub borrowed: BTreeMap<String, Loan>,
+    /// CPUs of its own that others have by their class, by their names.
+    #[serde(default)]
+    pub lent: BTreeMap<String, u32>,
 }
 
 /// A lock that is held until it is dropped, or its owner dies.
@@ -152,6 +155,7 @@ impl Store {
             previous: None,
             error: None,
             borrowed: BTreeMap::new(),
+            lent: BTreeMap::new(),
         }
     }
 

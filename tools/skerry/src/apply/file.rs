@@ -215,6 +215,8 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
             memory: size::parse(&declared.mem).map_err(|failure| place("mem", failure))?,
             name: Some(name.clone()),
             cpus: declared.cpus,
+            cpu_range: None,
+            class: None,
             shared_cores: declared.smt == Smt::Allow,
             on_hang: declared.on_hang,
             address: networks::parse(declared.ip.as_deref(), &declared.net)
