@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use task::{Mutex, Once};
 
 /// A kind of objects that users are charged for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// Pages that the user's pipes may hold.
     PipePages,
@@ -134,8 +134,36 @@ pub fn has_room(bytes: usize) -> bool {
     vm::has_kernel_room() && vm::has_room(bytes)
 }
 
-/// Amounts by user and kind; no zeros.
-static CHARGED: Mutex<BTreeMap<(u32, Resource), usize>> = Mutex::new(BTreeMap::new());
+/// Number of kinds.
+const KINDS: usize = Resource::FilesInFlight as usize + 1;
+
+static CHARGED: Mutex<Charged> = Mutex::new(Charged {
+    users: BTreeMap::new(),
+    idle: None,
+});
+
+/// Amounts by user and kind.
+struct Charged {
+    users: BTreeMap<u32, [usize; KINDS]>,
+    /// The last user who had nothing any more. His row stays, though it says nothing: who makes
+    /// and removes one object again and again would make and remove it, too.
+    idle: Option<u32>,
+}
+
+impl Charged {
+    /// Notes that a user has nothing, if that is so.
+    fn note_idle(&mut self, user: u32) {
+        let has_nothing = |row: &[usize; KINDS]| row.iter().all(|amount| *amount == 0);
+        if !self.users.get(&user).is_some_and(has_nothing) {
+            return;
+        }
+        if let Some(before) = self.idle.replace(user).filter(|before| *before != user)
+            && self.users.get(&before).is_some_and(has_nothing)
+        {
+            self.users.remove(&before);
+        }
+    }
+}
 
 /// An amount that a user is charged for.
 #[derive(Debug)]
@@ -161,19 +189,18 @@ impl Charge {
     /// than `most` then.
     pub fn resize(&mut self, amount: usize, most: usize) -> bool {
         let mut charged = CHARGED.lock();
-        let key = (self.user, self.resource);
-        let others = charged.get(&key).map_or(0, |sum| sum - self.amount);
-        let sum = others + amount;
-        if amount > self.amount && sum > most {
-            return false;
+        let row = charged.users.entry(self.user).or_insert([0; KINDS]);
+        let sum = &mut row[self.resource as usize];
+        let new = *sum - self.amount + amount;
+        let fits = amount <= self.amount || new <= most;
+        if fits {
+            *sum = new;
+            self.amount = amount;
         }
-        if sum == 0 {
-            charged.remove(&key);
-        } else {
-            charged.insert(key, sum);
+        if *sum == 0 {
+            charged.note_idle(self.user);
         }
-        self.amount = amount;
-        true
+        fits
     }
 
     /// The user who is charged.
@@ -191,7 +218,8 @@ impl Drop for Charge {
 
 /// Sum of what all users are charged for: nothing when nobody has anything.
 pub(crate) fn total() -> u64 {
-    CHARGED.lock().values().map(|amount| *amount as u64).sum()
+    let charged = CHARGED.lock();
+    charged.users.values().flatten().map(|n| *n as u64).sum()
 }
 
 #[cfg(test)]
@@ -200,7 +228,11 @@ mod tests {
     use super::*;
 
     fn charged(user: u32, resource: Resource) -> usize {
-        CHARGED.lock().get(&(user, resource)).copied().unwrap_or(0)
+        let charged = CHARGED.lock();
+        charged
+            .users
+            .get(&user)
+            .map_or(0, |row| row[resource as usize])
     }
 
     #[test]
@@ -220,6 +252,20 @@ mod tests {
         assert_eq!(charged(USER, PipePages), 1);
         drop(second);
         assert_eq!(charged(USER, PipePages), 0);
-        assert!(!CHARGED.lock().contains_key(&(USER, PipePages)));
+    }
+
+    #[test]
+    fn of_users_who_have_nothing_one_is_remembered() {
+        const USER: u32 = 4_100_000_000;
+        for n in 0..100 {
+            assert!(Charge::new(USER + n, PipePages, 1, 0).is_none());
+            drop(Charge::new(USER + n, EpollWatches, 1, 1).unwrap());
+        }
+        let kept = Charge::new(USER, PipePages, 1, 1).unwrap();
+        drop(Charge::new(USER, EpollWatches, 1, 1).unwrap());
+        assert_eq!(charged(USER, PipePages), 1);
+        let rows = CHARGED.lock().users.range(USER..USER + 100).count();
+        assert!(rows <= 2, "{rows} rows");
+        drop(kept);
     }
 }
