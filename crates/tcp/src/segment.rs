@@ -7,6 +7,7 @@
 use core::net::IpAddr;
 
 use bitflags::bitflags;
+use ip::Checksum;
 
 use crate::seq::Seq;
 
@@ -386,30 +387,17 @@ impl<'a> Segment<'a> {
 /// 8.1). Of a segment with its checksum it is zero.
 #[must_use]
 pub fn checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 {
-    let mut sum = u64::from(6_u8) + segment.len() as u64;
+    let mut sum = Checksum::default();
     for address in [source, destination] {
-        sum += match address {
-            IpAddr::V4(address) => sum_of(&address.octets()),
-            IpAddr::V6(address) => sum_of(&address.octets()),
-        };
+        match address {
+            IpAddr::V4(address) => sum.add(&address.octets()),
+            IpAddr::V6(address) => sum.add(&address.octets()),
+        }
     }
-    sum += sum_of(segment);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
-}
-
-fn sum_of(bytes: &[u8]) -> u64 {
-    let mut pairs = bytes.chunks_exact(2);
-    let sum: u64 = pairs
-        .by_ref()
-        .map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])))
-        .sum();
-    sum + pairs
-        .remainder()
-        .first()
-        .map_or(0, |&last| u64::from(last) << 8)
+    sum.add(&(segment.len() as u32).to_be_bytes());
+    sum.add(&[0, 6]);
+    sum.add(segment);
+    sum.finish()
 }
 
 #[cfg(test)]
