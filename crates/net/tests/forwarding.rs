@@ -10,7 +10,7 @@ use abi::errno::Errno;
 use common::protocol;
 use common::router::{
     FIRST, GATEWAY, INNER, Net, Node, OUTER, PUBLIC, ROUTER, SECOND, SECOND_INNER, TIME, WORLD,
-    bind, connect, echo, heard, hidden, join, mac, own, receive, send, time, transfer,
+    accept, bind, connect, echo, heard, hidden, join, mac, own, receive, send, time, transfer,
 };
 use common::wire::inet;
 use ip::nat::{MOST_FLOWS, Protocol};
@@ -231,6 +231,187 @@ fn published_ports_are_reached_from_inside() {
             transfer(&mut net, &server, &client, 50_000).unwrap();
         }
     }
+}
+
+/// By the loop and by each of the router's addresses; what it has is what it asked for.
+#[test]
+fn the_router_itself_reaches_a_published_port() {
+    for to in [
+        Ipv4Addr::LOCALHOST,
+        Ipv4Addr::new(127, 1, 2, 3),
+        GATEWAY,
+        PUBLIC,
+    ] {
+        let mut net = Net::new();
+        net.publish(Protocol::Tcp, 8080, (FIRST, 80), 7).unwrap();
+        let listener = net.nodes[FIRST].listen(80);
+        let [client, server] = join(&mut net, ROUTER, to, 8080, &listener);
+        let Ok(Address::Inet(peer)) = protocol(&server).peer_address() else {
+            panic!();
+        };
+        assert_eq!(peer.ip(), GATEWAY, "the loop is nobody out there");
+        assert_eq!(protocol(&client).peer_address(), Ok(inet(to, 8080)));
+        net.loss = 3;
+        transfer(&mut net, &client, &server, 200_000).unwrap();
+        transfer(&mut net, &server, &client, 200_000).unwrap();
+        net.loss = 0;
+        // Both ends are closed in turn, and the flow has seen it.
+        drop(client);
+        net.settle();
+        assert_eq!(receive(&server), Ok((Vec::new(), None)));
+        drop(server);
+        net.settle();
+        assert_eq!(net.nodes[ROUTER].count("Tcp", "OutRsts"), 0);
+        assert_eq!(net.router().nat_counts().0, 1);
+        TIME.set(time() + 121 * SECOND);
+        let [client, server] = join(&mut net, ROUTER, to, 8080, &listener);
+        assert_eq!(net.router().nat_counts().0, 1, "the one before is over");
+        // A connection that nobody uses hears at once that its port is gone, and others do not.
+        let other = net.nodes[WORLD].listen(8080);
+        let world = net.nodes[WORLD].address;
+        let [elsewhere, far] = join(&mut net, ROUTER, world, 8080, &other);
+        net.router().withdraw(7);
+        assert_eq!(receive(&client), Err(Errno::ECONNRESET));
+        transfer(&mut net, &elsewhere, &far, 1000).unwrap();
+        let next = net.nodes[ROUTER].socket(SocketType::Stream, 0);
+        let _ = connect(&next, to, 8080);
+        assert_eq!(receive(&next), Err(Errno::ECONNREFUSED));
+        drop(server);
+        net.settle();
+    }
+}
+
+/// The loop's packets may be longer than those of the wire behind.
+#[test]
+fn the_routers_own_segments_fit_the_link_behind() {
+    let mut net = Net::new();
+    net.publish(Protocol::Tcp, 8080, (FIRST, 80), 7).unwrap();
+    let listener = net.nodes[FIRST].listen(80);
+    let inner = net.nodes[ROUTER].cards[0].index;
+    net.router().set_mtu(inner, 1000).unwrap();
+    net.filter = Some(Box::new(|_, frame| {
+        // The option that comes first in a SYN: what the sender takes.
+        let is_syn = frame[12..14] == [8, 0] && frame[23] == 6 && frame[47] == 2;
+        assert!(
+            !is_syn || frame[54..58] == [2, 4, 3, 192],
+            "{:?}",
+            &frame[54..]
+        );
+        false
+    }));
+    let [client, server] = join(&mut net, ROUTER, Ipv4Addr::LOCALHOST, 8080, &listener);
+    transfer(&mut net, &client, &server, 50_000).unwrap();
+    // The link becomes narrower.
+    net.router().set_mtu(inner, 700).unwrap();
+    net.filter = Some(Box::new(|_, frame| frame.len() > 714));
+    transfer(&mut net, &client, &server, 50_000).unwrap();
+}
+
+#[test]
+fn a_connection_through_the_loop_fails_as_its_host_says() {
+    let mut net = Net::new();
+    net.publish(Protocol::Tcp, 8080, (FIRST, 80), 7).unwrap();
+    let client = net.nodes[ROUTER].socket(SocketType::Stream, 0);
+    let began = connect(&client, Ipv4Addr::LOCALHOST, 8080);
+    assert_eq!(began, Err(Errno::EINPROGRESS));
+    net.settle();
+    assert_eq!(receive(&client), Err(Errno::ECONNREFUSED), "no listener");
+    // Nobody answers for the address at all.
+    net.filter = Some(Box::new(|wire, _| wire == INNER));
+    TIME.set(time() + 600 * SECOND);
+    let client = net.nodes[ROUTER].socket(SocketType::Stream, 0);
+    let _ = connect(&client, GATEWAY, 8080);
+    let mut result = Err(Errno::EAGAIN);
+    net.run(|_| {
+        result = receive(&client);
+        result != Err(Errno::EAGAIN)
+    });
+    assert_eq!(result, Err(Errno::EHOSTUNREACH));
+}
+
+#[test]
+fn the_router_itself_talks_to_a_published_port_of_udp() {
+    for to in [Ipv4Addr::LOCALHOST, GATEWAY, PUBLIC] {
+        let mut net = Net::new();
+        net.publish(Protocol::Udp, 5353, (FIRST, 53), 1).unwrap();
+        let (client, server) = (net.nodes[ROUTER].udp(1000), net.nodes[FIRST].udp(53));
+        for data in [&[1; 10][..], &[2; 5000]] {
+            send(&client, Some(&inet(to, 5353)), data).unwrap();
+            net.settle();
+            let (got, from) = receive(&server).unwrap();
+            assert!(got == data);
+            let Some(Address::Inet(peer)) = from else {
+                panic!();
+            };
+            assert_eq!(peer.ip(), GATEWAY);
+            send(&server, from.as_ref(), data).unwrap();
+            net.settle();
+            assert!(receive(&client) == Ok((data.to_vec(), Some(inet(to, 5353)))));
+        }
+        // Another port of the loop is the router's own, and a server that is gone refuses.
+        let own = net.nodes[ROUTER].udp(5354);
+        send(&client, Some(&inet(to, 5354)), b"own").unwrap();
+        assert_eq!(receive(&own).unwrap().0, b"own");
+        drop(server);
+        connect(&client, to, 5353).unwrap();
+        send(&client, None, b"?").unwrap();
+        net.settle();
+        assert_eq!(receive(&client), Err(Errno::ECONNREFUSED));
+        // Who has lost its program out here is told by the address that it knows.
+        let server = net.nodes[FIRST].udp(53);
+        let gone = net.nodes[ROUTER].udp(1001);
+        send(&gone, Some(&inet(to, 5353)), b"!").unwrap();
+        net.settle();
+        let Some(Address::Inet(from)) = receive(&server).unwrap().1 else {
+            panic!();
+        };
+        drop(gone);
+        connect(&server, GATEWAY, from.port()).unwrap();
+        send(&server, None, b"?").unwrap();
+        net.settle();
+        assert_eq!(receive(&server), Err(Errno::ECONNREFUSED));
+        net.router().withdraw(1);
+        assert_eq!(net.router().nat_counts().0, 0);
+    }
+}
+
+/// A port of the loop is its own programs' only, and what a flow lets in opens no other door.
+#[test]
+fn what_is_published_on_the_loop_is_nobody_elses() {
+    let mut net = Net::new();
+    let at = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080);
+    let to = SocketAddrV4::new(net.nodes[FIRST].address, 80);
+    net.router().publish(Protocol::Tcp, at, to, 7).unwrap();
+    let listener = net.nodes[FIRST].listen(80);
+    for (node, to) in [(WORLD, PUBLIC), (SECOND_INNER, GATEWAY), (ROUTER, GATEWAY)] {
+        let client = net.nodes[node].socket(SocketType::Stream, 0);
+        let _ = connect(&client, to, 8080);
+        net.settle();
+        assert_eq!(receive(&client), Err(Errno::ECONNREFUSED));
+    }
+    let [client, server] = join(&mut net, ROUTER, Ipv4Addr::LOCALHOST, 8080, &listener);
+    let (Address::Inet(own), Ok(Address::Inet(seen))) = (
+        protocol(&client).local_address(),
+        protocol(&server).peer_address(),
+    ) else {
+        panic!();
+    };
+    drop(client);
+    drop(server);
+    drop(listener);
+    net.settle();
+    // A service of the loop has the port now that the client had.
+    let wait = time() + 61 * SECOND;
+    net.run(|_| time() >= wait);
+    TIME.set(wait);
+    net.nodes.iter().for_each(|node| node.host.run_timers());
+    let service = net.nodes[ROUTER].listen(own.port());
+    let guest = net.nodes[FIRST].socket(SocketType::Stream, 0);
+    bind(&guest, 80).unwrap();
+    let _ = connect(&guest, GATEWAY, seen.port());
+    net.settle();
+    assert_eq!(receive(&guest), Err(Errno::ECONNREFUSED));
+    assert!(accept(&service).is_none());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use task::Mutex;
 use crate::socket::core_stack::CoreStack;
 
 /// The ports that are given to who asks for none.
-fn ephemeral_ports(stack: &CoreStack) -> RangeInclusive<u16> {
+pub(super) fn ephemeral_ports(stack: &CoreStack) -> RangeInclusive<u16> {
     let [first, last] = stack.sysctls.ip_local_port_range.range();
     first as u16..=last as u16
 }

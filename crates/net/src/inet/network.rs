@@ -38,6 +38,12 @@ pub trait Network: Interfaces {
     /// `ENETUNREACH`, `EHOSTUNREACH`; `EACCES`, `EINVAL` if a route says so.
     fn route(&self, to: IpAddr, via: u32) -> Result<Route>;
 
+    /// Whether a connection to an end leaves this host by such a route.
+    fn leaves(&self, to: SocketAddr, route: &Route) -> bool {
+        let _ = to;
+        !route.local
+    }
+
     /// Begins a connection of a socket of `stack`; the request is told what becomes of it, before
     /// this returns or later.
     fn connect(&self, stack: &InetStack, request: ConnectRequest);

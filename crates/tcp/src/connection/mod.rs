@@ -479,6 +479,17 @@ impl Connection {
         self.close(Some(Error::Aborted));
     }
 
+    /// Ends the connection as a reset of the peer's does: whoever was on the way to it is gone for
+    /// good, and nothing is sent to it.
+    pub fn lose(&mut self) {
+        match self.state {
+            State::SynSent | State::SynReceived => self.close(Some(Error::Refused)),
+            State::TimeWait => {}
+            State::Closing | State::LastAck => self.close(None),
+            _ => self.close(Some(Error::Reset)),
+        }
+    }
+
     /// Marks the last byte that is queued as urgent (RFC 9293, section 3.8.5).
     pub fn mark_urgent(&mut self, buffers: &impl Buffers) {
         self.snd.urgent = Some(self.data_end(buffers));

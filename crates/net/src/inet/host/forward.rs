@@ -57,10 +57,12 @@ pub(super) struct ForwardTerms {
 }
 
 /// The fate of a packet that was to be passed on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Passed {
     /// The packet is for this host itself.
     Local,
+    /// The packet is of a flow that a program of this host has begun, and is for that, with other
+    /// ends.
+    Home(Translation),
     /// The packet was sent on, or waits for a neighbour.
     Sent,
     /// The packet may not pass.
@@ -82,7 +84,7 @@ struct Way {
 }
 
 /// A packet's new ends.
-enum Translation {
+pub(super) enum Translation {
     /// The packet stays as it is.
     None,
     /// The ends that it leaves with, as one of a flow.
@@ -154,6 +156,9 @@ impl HostState {
             (Translation::None, None) => header.destination,
         };
         let is_new = matches!(known, Translation::None);
+        if !is_new && self.is_here(to) {
+            return Err(Passed::Home(known));
+        }
         let hidden = self.nat.network_of(header.source);
         let entered = self.nat.network_of(to);
         let hides = is_new && (hidden.is_some() && (published.is_some() || entered != hidden));
@@ -314,7 +319,7 @@ impl HostState {
     }
 
     /// A number for the choice of a port, which those before do not tell.
-    fn next_port_hint(&mut self) -> u32 {
+    pub(super) fn next_port_hint(&mut self) -> u32 {
         self.flows_begun += 1;
         self.flow_hash.hash_one(self.flows_begun) as u32
     }

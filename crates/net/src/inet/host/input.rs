@@ -11,10 +11,12 @@ use ip::{Fragment, Reassembled, arp, icmp};
 
 use super::Host;
 use super::counts::Counter;
-use super::forward::{ForwardTerms, Passed};
+use super::forward::{ForwardTerms, Passed, Translation};
 use super::state::Class;
+use crate::inet::bind_table::ephemeral_ports;
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::ip::{ICMP, UDP, UDP_HEADER, UDP_LITE};
+use crate::inet::loopback::Loopback;
 use crate::inet::stack::InetStack;
 use crate::socket::Interface;
 use crate::socket::tap::PACKET_HOST;
@@ -191,11 +193,12 @@ impl Host {
             whole.payload = &payload;
         }
         if passes.is_none() || !self.pass_on(stack, interface, &whole, was_fragments) {
-            self.deliver(stack, interface, &whole);
+            self.deliver(stack, Some(interface), &whole, &whole);
         }
     }
 
-    /// Passes a packet on, or says why not. Returns whether it is not for this host.
+    /// Passes a packet on, or says why not. Returns whether nothing is left to be done: else it is
+    /// for this host.
     fn pass_on(
         &self,
         stack: &InetStack,
@@ -203,10 +206,9 @@ impl Host {
         packet: &Whole<'_>,
         was_fragments: bool,
     ) -> bool {
-        let [first, last] = stack.core.sysctls.ip_local_port_range.range();
         let terms = ForwardTerms {
             arrived_by: interface.index,
-            own_ports: first as u16..=last as u16,
+            own_ports: ephemeral_ports(&stack.core),
             was_fragments,
             forwards: stack.core.sysctls.ip_forward.as_usize() != 0,
         };
@@ -214,6 +216,7 @@ impl Host {
         let passed = self.with_state(|state, work| state.pass_on(now, packet, &terms, work));
         match passed {
             Passed::Local => return false,
+            Passed::Home(translation) => self.bring_home(stack, packet, translation),
             Passed::Sent => self.counts.count(Counter::ForwDatagrams),
             Passed::Lost => {}
             Passed::NotForwarded => self.counts.count(Counter::InAddrErrors),
@@ -229,6 +232,32 @@ impl Host {
             }
         }
         true
+    }
+
+    /// Gives a packet of a flow that a program of this host has begun to that program.
+    fn bring_home(&self, stack: &InetStack, arrived: &Whole<'_>, translation: Translation) {
+        let mut header = arrived.header;
+        let payload = match translation {
+            Translation::None => return,
+            Translation::Error(from, to, message) => {
+                (header.source, header.destination) = (from, to);
+                message
+            }
+            Translation::Ends(ends) => {
+                let Ok(mut payload) = fallible::copy_of(arrived.payload) else {
+                    return self.counts.count(Counter::InDiscards);
+                };
+                ends.write(&mut header, &mut payload);
+                payload
+            }
+        };
+        let packet = Whole {
+            header,
+            header_bytes: arrived.header_bytes,
+            payload: &payload,
+            class: Class::Own,
+        };
+        self.deliver(stack, None, &packet, arrived);
     }
 
     /// Tells the sender of a packet for somebody else that it goes no further.
@@ -248,8 +277,15 @@ impl Host {
         }
     }
 
-    /// Gives a whole packet to the sockets, and complains if it is for nobody.
-    fn deliver(&self, stack: &InetStack, interface: &Interface, packet: &Whole<'_>) {
+    /// Gives a whole packet to the sockets, and complains about it as it has arrived if it is for
+    /// nobody. One by no interface has other ends than it came with.
+    fn deliver(
+        &self,
+        stack: &InetStack,
+        interface: Option<&Interface>,
+        packet: &Whole<'_>,
+        arrived: &Whole<'_>,
+    ) {
         let header = &packet.header;
         if Self::is_tcp(header, packet.class) {
             self.counts.count(Counter::InDelivers);
@@ -268,7 +304,7 @@ impl Host {
             from: SocketAddr::new(header.source.into(), 0),
             to: SocketAddr::new(header.destination.into(), 0),
             protocol: header.protocol,
-            interface_index: interface.index,
+            interface_index: interface.map_or(Loopback::INDEX, |interface| interface.index),
             ttl: header.ttl,
             tos: header.tos,
             timestamp_ns: 0,
@@ -297,8 +333,9 @@ impl Host {
             _ => return,
         };
         if packet.class == Class::Own {
-            let quote = [packet.header_bytes, packet.payload];
+            let quote = [arrived.header_bytes, arrived.payload];
             let complaint = Complaint::unreachable(code);
+            let header = &arrived.header;
             self.complain(stack, header.destination, complaint, header, &quote);
         }
     }
@@ -371,13 +408,17 @@ impl Host {
         let Ok((header, payload)) = Header::parse_quoted(&packet) else {
             return;
         };
-        let (arrived, is_own) = {
-            let state = self.state.lock();
-            let left = Tuple::of(&header, payload).ok();
-            let arrived = left.and_then(|left| state.nat.arrived_as(&left));
-            (arrived, state.is_own(header.source))
+        let left = Tuple::of(&header, payload).ok();
+        let arrived = left.and_then(|left| self.state.lock().nat.arrived_as(&left));
+        if let Some(arrived) = arrived
+            && arrived.write_packet(&mut packet).is_err()
+        {
+            return;
+        }
+        let Ok((header, payload)) = Header::parse_quoted(&packet) else {
+            return;
         };
-        if arrived.is_none() && is_own {
+        if self.state.lock().is_here(header.source) {
             let error = icmp::Error {
                 kind: icmp::kind::UNREACHABLE,
                 code: icmp::unreachable::HOST,
@@ -389,14 +430,6 @@ impl Host {
             stack.handle_icmp_error(&error, header.source.into());
             return;
         }
-        if let Some(arrived) = arrived
-            && arrived.write_packet(&mut packet).is_err()
-        {
-            return;
-        }
-        let Ok((header, payload)) = Header::parse_quoted(&packet) else {
-            return;
-        };
         let quote = packet.split_at(packet.len() - payload.len());
         let complaint = Complaint::unreachable(icmp::unreachable::HOST);
         self.complain_on_the_way(stack, complaint, &header, &[quote.0, quote.1]);

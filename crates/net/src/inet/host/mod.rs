@@ -9,6 +9,7 @@ mod ifreq;
 mod input;
 mod nat;
 mod output;
+mod published;
 mod registry;
 mod state;
 mod tcp;
@@ -24,6 +25,7 @@ use fs::Result;
 pub(super) use ifreq::class_prefix_len;
 use ip::Nanos;
 use ip::ipv4::Header;
+use ip::nat::Protocol;
 use nat::KeptPorts;
 use output::{OutgoingPacket, transport_header};
 use state::{Class, ETH_P_ARP, HostState, OutgoingFrame, Work};
@@ -32,6 +34,7 @@ use tcp::TcpLayer;
 pub(super) use tcp::UnownedConnection;
 
 pub use self::state::Change;
+use super::bind_table::ephemeral_ports;
 use super::datagram::Datagram;
 use super::frame::{self, ETH_P_IP};
 use super::ip::ICMP;
@@ -298,6 +301,13 @@ impl Host {
     }
 }
 
+/// Tells who has begun a connection that it cannot be.
+fn fail_connection(request: &ConnectRequest, error: Errno) {
+    if let Some(initiator) = request.initiator() {
+        initiator.connect_failed(error);
+    }
+}
+
 /// For whom a frame of an interface is (`PACKET_*`).
 fn packet_type(frame: &[u8], interface: &Interface) -> u8 {
     match (frame.first_chunk::<6>(), interface.hardware_address) {
@@ -330,15 +340,19 @@ impl Network for Host {
         }
     }
 
+    fn leaves(&self, to: SocketAddr, route: &Route) -> bool {
+        !route.local || self.published_route(Protocol::Tcp, to).is_some()
+    }
+
     fn connect(&self, stack: &InetStack, request: ConnectRequest) {
         match self.route(request.to.ip(), request.options().interface) {
-            Ok(route) if route.local => Loopback.connect(stack, request),
+            Ok(route) if route.local => match self.published_route(Protocol::Tcp, request.to) {
+                None => Loopback.connect(stack, request),
+                Some(Ok(route)) => self.begin_connection(stack, request, &route),
+                Some(Err(error)) => fail_connection(&request, error),
+            },
             Ok(route) => self.begin_connection(stack, request, &route),
-            Err(error) => {
-                if let Some(initiator) = request.initiator() {
-                    initiator.connect_failed(error);
-                }
-            }
+            Err(error) => fail_connection(&request, error),
         }
     }
 
@@ -355,7 +369,8 @@ impl Network for Host {
     }
 
     fn transmit(&self, stack: &InetStack, datagram: Datagram) -> Result<()> {
-        if datagram.interface_index == Loopback::INDEX {
+        let is_local = datagram.interface_index == Loopback::INDEX;
+        if is_local && !self.leads_elsewhere(&datagram) {
             return Loopback.transmit(stack, datagram);
         }
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (datagram.from.ip(), datagram.to.ip())
@@ -384,6 +399,10 @@ impl Network for Host {
         };
         let now = self.now();
         let class = self.with_state(|state, work| {
+            if is_local {
+                state.send_to_published(now, &packet, ephemeral_ports(&stack.core), work)?;
+                return Ok(Class::Own);
+            }
             state.send(now, &packet, work)?;
             Ok::<_, Errno>(state.class(destination))
         })?;

@@ -3,6 +3,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use fs::{File, OpenFlags, Result};
@@ -20,7 +21,18 @@ use crate::inet::udp::UdpSocket;
 /// Ports that are kept from programs while they are published: each by a socket that is bound and
 /// otherwise not used, and its owner.
 #[derive(Default)]
-pub(super) struct KeptPorts(Mutex<Vec<(u64, Arc<File>)>>);
+pub(super) struct KeptPorts {
+    all: Mutex<Vec<(u64, Arc<File>)>>,
+    /// How many there are.
+    count: AtomicUsize,
+}
+
+impl KeptPorts {
+    /// Whether there are none, as of some moment during the call.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+}
 
 /// A socket that has a port, so that no program has it.
 fn keep_port(stack: &Arc<InetStack>, protocol: Protocol, at: SocketAddrV4) -> Result<Arc<File>> {
@@ -59,7 +71,8 @@ impl Host {
     }
 
     /// Leads a port of this host's, at one of its addresses or, if that is 0.0.0.0, at all, to a
-    /// port of another host. `owner` is a number of the caller's choice, for [`Self::withdraw`].
+    /// port of another host. An address of the loop leads this host's own programs there only.
+    /// `owner` is a number of the caller's choice, for [`Self::withdraw`].
     ///
     /// # Errors
     /// `EADDRINUSE` if it is published or a program has it; `EADDRNOTAVAIL` if the address is not
@@ -75,14 +88,14 @@ impl Host {
     ) -> Result<()> {
         let stack = self.stack.get().and_then(Weak::upgrade);
         let stack = stack.ok_or(Errno::ENETDOWN)?;
-        if !at.ip().is_unspecified() && !self.state.lock().is_own(*at.ip()) {
+        if !at.ip().is_unspecified() && !self.state.lock().is_here(*at.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         if at.port() == 0 {
             return Err(Errno::EINVAL);
         }
         let kept = keep_port(&stack, protocol, at)?;
-        let mut all = self.kept_ports.0.lock();
+        let mut all = self.kept_ports.all.lock();
         all.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let new = Published {
             protocol,
@@ -97,18 +110,32 @@ impl Host {
             PublishError::NoRoom => Errno::ENOSPC,
         })?;
         all.push((owner, kept));
+        self.kept_ports.count.store(all.len(), Ordering::Relaxed);
         Ok(())
     }
 
-    /// Takes back the ports that were published for an owner, and ends the flows through them.
+    /// Takes back the ports that were published for an owner, and ends the flows through them; this
+    /// host's own connections among them are reset.
     pub fn withdraw(&self, owner: u64) {
-        let mut all = self.kept_ports.0.lock();
-        self.state.lock().nat.withdraw(owner);
+        let mut all = self.kept_ports.all.lock();
+        let mut ended = Vec::new();
+        {
+            let mut state = self.state.lock();
+            let is_meant =
+                |known: &&Published| known.owner == owner && known.protocol == Protocol::Tcp;
+            for known in state.nat.published().filter(is_meant) {
+                // Of those that there is no memory for it is found when they send.
+                let _ = fallible::push(&mut ended, known.at);
+            }
+            state.nat.withdraw(owner);
+        }
         let is_owners = |(of, _): &mut (u64, Arc<File>)| *of == owner;
         // They are closed when the lock has been given back.
         let kept: Vec<_> = all.extract_if(.., is_owners).collect();
+        self.kept_ports.count.store(all.len(), Ordering::Relaxed);
         drop(all);
         drop(kept);
+        self.lose_connections(&ended);
     }
 
     /// Ends the flows of a host, before another one has its address.

@@ -51,7 +51,7 @@ impl HostState {
     /// # Errors
     /// `ENETUNREACH`; what the route says: `EHOSTUNREACH`, `EACCES`, `EINVAL`.
     pub(super) fn route(&self, now: Nanos, to: Ipv4Addr, via: u32) -> Result<Route> {
-        if self.is_own(to) {
+        if self.is_here(to) {
             return Ok(Route {
                 interface_index: Loopback::INDEX,
                 source: to.into(),

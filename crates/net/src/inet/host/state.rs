@@ -158,6 +158,11 @@ impl HostState {
         self.own_interface(address).is_some()
     }
 
+    /// Whether an address leads to this host, by the loop or an interface that is up.
+    pub(super) fn is_here(&self, address: Ipv4Addr) -> bool {
+        address.is_loopback() || self.is_own(address)
+    }
+
     fn own_interface(&self, address: Ipv4Addr) -> Option<&Registered> {
         let has_it = |known: &InterfaceAddress| known.ip == IpAddr::V4(address);
         self.interfaces

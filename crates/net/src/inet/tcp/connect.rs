@@ -182,7 +182,7 @@ impl TcpSocket {
             address
         };
         let mut request = ConnectRequest::new(from, to, self.end(), self.this.clone());
-        if !route.local {
+        if stack.network.leaves(to, &route) {
             request.options = self.engine_options();
         }
         stack.network.connect(stack, request);

@@ -17,7 +17,7 @@ use task::Mutex;
 use super::super::Host;
 use super::super::state::Work;
 use super::table::Number;
-use super::{HEADERS, Path, TooLong};
+use super::{HEADERS, Path, Unsent};
 use crate::inet::stack::InetStack;
 use crate::inet::tcp::{
     ConnectRequest, ConnectionEnd, News, TcpBuffers, TcpEngine, TcpOptions, TcpState,
@@ -246,6 +246,11 @@ impl WireConnection {
         self.work(|engine, _, now| engine.path_limit(now, quoted, mss)) == Some(true)
     }
 
+    /// Ends the connection as a reset of the peer's does.
+    pub(super) fn lose(&self) {
+        self.work(|engine, _, _| engine.lose());
+    }
+
     /// Does something with the engine, then whatever is due. `None` if the connection is over.
     fn work<R>(
         &self,
@@ -323,8 +328,12 @@ impl WireConnection {
             let mut path = inner.path;
             path.tos |= u8::from(outgoing.ecn_capable) * super::ECT0;
             let sent = host.send_segment(&self.ends, path, &outgoing.header, data, work);
-            if let Err(TooLong(mtu)) = sent {
-                engine.path_limit(now, outgoing.header.seq, mtu.saturating_sub(HEADERS));
+            match sent {
+                Ok(()) => {}
+                Err(Unsent::TooLong(mtu)) => {
+                    engine.path_limit(now, outgoing.header.seq, mtu.saturating_sub(HEADERS));
+                }
+                Err(Unsent::Refused) => engine.lose(),
             }
         }
         false

@@ -7,7 +7,7 @@ mod listener;
 mod table;
 
 use alloc::sync::{Arc, Weak};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, SocketAddr, SocketAddrV4};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ::tcp::{
@@ -26,6 +26,7 @@ use task::Mutex;
 use super::Host;
 use super::output::OutgoingPacket;
 use super::state::{Class, Work};
+use crate::inet::bind_table::ephemeral_ports;
 use crate::inet::datagram::PathMtuDiscovery;
 use crate::inet::ip::TCP;
 use crate::inet::network::Route;
@@ -71,8 +72,13 @@ impl Path {
     }
 }
 
-/// A segment is longer than its path takes, which is packets of so many bytes.
-struct TooLong(u16);
+/// A reason why a segment was not sent, and cannot be as it is.
+enum Unsent {
+    /// The segment is longer than its path takes, which is packets of so many bytes.
+    TooLong(u16),
+    /// The segment is for a port of this host's that nobody has any more.
+    Refused,
+}
 
 /// Events that are counted (names of Linux' `/proc/net/snmp`).
 #[derive(Default)]
@@ -221,7 +227,7 @@ impl Host {
     /// Sends a segment. One that finds no way, or no room, is lost, as on a wire.
     ///
     /// # Errors
-    /// [`TooLong`].
+    /// [`Unsent`].
     fn send_segment(
         &self,
         ends: &Ends,
@@ -229,7 +235,7 @@ impl Host {
         header: &Header,
         data: &[u8],
         work: &mut Work,
-    ) -> core::result::Result<(), TooLong> {
+    ) -> core::result::Result<(), Unsent> {
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (ends.local.ip(), ends.remote.ip())
         else {
             return Ok(());
@@ -245,13 +251,15 @@ impl Host {
         sum.add(data);
         above[16..18].copy_from_slice(&sum.finish().to_be_bytes());
         let now = self.now();
+        // It is let go without the lock.
+        let stack;
         let mut state = self.state.lock();
         // Without a route the peer is not there for now; it may be again before the end.
         let Ok(route) = state.route(now, destination, path.via) else {
             return Ok(());
         };
         // An address that was taken away sends nothing, until it is back.
-        if !state.is_own(source) || route.local {
+        if !state.is_here(source) {
             return Ok(());
         }
         let packet = OutgoingPacket {
@@ -270,7 +278,17 @@ impl Host {
             payload: [above, data],
             discovery: PathMtuDiscovery::Always,
         };
-        let result = state.send(now, &packet, work);
+        let mut mtu = route.mtu;
+        let result = if route.local {
+            stack = self.stack.get().and_then(Weak::upgrade);
+            let Some(stack) = &stack else {
+                return Ok(());
+            };
+            mtu = state.published_mtu(now, ends.remote);
+            state.send_to_published(now, &packet, ephemeral_ports(&stack.core), work)
+        } else {
+            state.send(now, &packet, work)
+        };
         state.collect_events(work);
         let due = state.deadline();
         drop(state);
@@ -281,7 +299,8 @@ impl Host {
             count(&self.tcp.counts.out_resets);
         }
         match result {
-            Err(Errno::EMSGSIZE) => Err(TooLong(u16::try_from(route.mtu).unwrap_or(u16::MAX))),
+            Err(Errno::EMSGSIZE) => Err(Unsent::TooLong(u16::try_from(mtu).unwrap_or(u16::MAX))),
+            Err(Errno::ECONNREFUSED) => Err(Unsent::Refused),
             _ => Ok(()),
         }
     }
@@ -294,11 +313,12 @@ impl Host {
         self.finish(work);
     }
 
-    /// Takes a segment that has come in, in a packet for this host.
+    /// Takes a segment that has come in, in a packet for this host. One by no interface has other
+    /// ends than it came with, and opens no connection.
     pub(super) fn receive_tcp(
         &self,
         stack: &InetStack,
-        interface: &Interface,
+        interface: Option<&Interface>,
         packet: &ipv4::Header,
         bytes: &[u8],
     ) {
@@ -330,7 +350,11 @@ impl Host {
             Found::Nothing => None,
             Found::Follows(iss) => Some(iss),
         };
-        let Some(listener) = stack.tcp_listener(ends.remote, ends.local) else {
+        let opens = interface.and_then(|interface| {
+            let listener = stack.tcp_listener(ends.remote, ends.local)?;
+            Some((listener, interface))
+        });
+        let Some((listener, interface)) = opens else {
             if let Some(refusal) = segment.refusal() {
                 self.send_alone(&ends, Path::PLAIN, &refusal);
             }
@@ -517,7 +541,7 @@ impl Host {
         if route.broadcast || ends.remote.ip().is_multicast() {
             return Err(Errno::ENETUNREACH);
         }
-        if source.is_loopback() {
+        if source.is_loopback() && !route.local {
             return Err(Errno::EINVAL);
         }
         if source.is_unspecified() {
@@ -589,6 +613,34 @@ impl Host {
     pub(super) fn stop_tcp_listener(&self, id: u64) {
         let removed = self.tcp.table.lock().remove_listener(id);
         drop(removed);
+    }
+
+    /// Resets this host's own connections to ports that were published, and are not any more.
+    pub(super) fn lose_connections(&self, ended: &[SocketAddrV4]) {
+        if ended.is_empty() {
+            return;
+        }
+        let mut candidates = fallible::Pieces::default();
+        self.tcp.table.lock().each(|ends, entry| {
+            let is_one = |at: &SocketAddrV4| {
+                let is_all = at.ip().is_unspecified();
+                at.port() == ends.remote.port()
+                    && (is_all || IpAddr::V4(*at.ip()) == ends.remote.ip())
+            };
+            if let Entry::Open(connection) = entry
+                && ended.iter().any(is_one)
+            {
+                candidates.push((*ends, connection.clone()));
+            }
+        });
+        for (ends, connection) in candidates.iter() {
+            // Another host may have a port with the same number.
+            if let IpAddr::V4(to) = ends.remote.ip()
+                && self.state.lock().is_here(to)
+            {
+                connection.lose();
+            }
+        }
     }
 
     /// Takes an error of ICMP about a segment. Returns whether such a segment is under way.
