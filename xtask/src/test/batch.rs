@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver, Sender};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -107,8 +108,25 @@ pub fn limit(steps: Vec<Step>, seconds: &[u32]) -> Result<Vec<Step>> {
 
 /// The mark before and after each script's output; no script prints it.
 const MARK: &str = "@@skerry-check@@";
+/// The mark after it, before the script's status.
+const END: &str = "@@skerry-check@@ end ";
 
-/// Runs the scripts, one after the other. It is given the scripts' directory.
+/// Functions of the driver for instances that a script has left: they are the next ones' business,
+/// which were written with it, unless it has failed.
+const LEFTOVERS: &str = r#"
+known() { echo $(skerry ls -a -q 2>/dev/null); }
+clean() {
+    for name in $(known); do
+        case " $1 " in
+            *" $name "*) ;;
+            *) skerry rm --force $name > /dev/null 2>&1 ;;
+        esac
+    done
+}
+"#;
+
+/// Runs the scripts, one after the other. It is given the scripts' directory, and told by its input
+/// of each script whether it has passed.
 const DRIVER: &str = r#"
 look() { grep -v -f /left.lines /proc/skerry/objects; skerry resources --json | sed -f /left.sed; }
 tell() { [ ! -r /proc/skerry/objects ] || echo "@@skerry-check@@ objects $1
@@ -133,12 +151,14 @@ for script in $1/*.sh; do
     name=${script##*/}
     rm -rf /tmp/work; mkdir -p /tmp/work; cd /tmp/work
     echo "@@skerry-check@@ begin ${name%.sh}"
+    [ ! -r /proc/skerry/objects ] || before_it=$(known)
     now; start=$ms
     timeout -s KILL $(cat ${script%.sh}.limit) sh $script </dev/null 3>&2 2>&1
     status=$?
     now
     echo "
 @@skerry-check@@ end $status $((ms - start))"
+    [ ! -r /proc/skerry/objects ] || ! read -r verdict || [ $verdict = passed ] || clean "$before_it"
 done
 cd /; rm -rf /tmp/work
 # Instances that ended are known until somebody says so.
@@ -164,7 +184,7 @@ pub fn run_beside(
     let directory = Directory::create()?;
     let scripts = directory.join("check");
     fs::create_dir(&scripts)?;
-    fs::write(directory.join("driver.sh"), DRIVER)?;
+    fs::write(directory.join("driver.sh"), [LEFTOVERS, DRIVER].concat())?;
     fs::write(directory.join("left.lines"), left::ignored_lines())?;
     fs::write(directory.join("left.sed"), left::ignored_resources())?;
     let trial = machine.kernel.trial();
@@ -222,24 +242,42 @@ fn finish_beside(
     wanted: usize,
     beside: &mut (dyn Write + Send),
 ) -> Result<Vec<Check>> {
-    let mut output = Vec::new();
+    let (verdicts, told) = mpsc::channel();
+    let mut output = Judged {
+        steps,
+        output: Vec::new(),
+        judged: 0,
+        searched: 0,
+        results: BTreeMap::new(),
+        verdicts,
+    };
     let mut complaints = Tee {
         kept: Vec::new(),
         beside,
     };
     let streams = Streams {
-        input: Box::new(std::io::empty()),
+        input: Box::new(Verdicts {
+            told,
+            rest: Vec::new(),
+        }),
         output: &mut output,
         error: &mut complaints,
     };
     let outcome = machine.run(streams)?;
     let complaints = complaints.kept;
-    let output = String::from_utf8_lossy(&output);
+    let mut judged = output.results;
+    let output = String::from_utf8_lossy(&output.output);
     let results = parse(&output);
     let mut checks: Vec<_> = steps
         .iter()
         .enumerate()
-        .filter_map(|(index, step)| Some(Check::new(&step.what, judge(step, results.get(&index)?))))
+        .filter_map(|(index, step)| {
+            let result = match judged.remove(&index) {
+                Some(result) => result,
+                None => judge(step, results.get(&index)?),
+            };
+            Some(Check::new(&step.what, result))
+        })
         .collect();
     let missing = wanted - checks.len();
     checks.extend(left::behind(&output, MARK));
@@ -259,6 +297,78 @@ fn finish_beside(
         result: end,
     });
     Ok(checks)
+}
+
+/// The driver's output, which is kept; each script is judged when it is over, and the driver told.
+struct Judged<'a> {
+    steps: &'a [Step],
+    output: Vec<u8>,
+    /// Bytes of the output that are of scripts which were judged.
+    judged: usize,
+    /// Bytes of it that hold no mark which is not looked at.
+    searched: usize,
+    results: BTreeMap<usize, Result<String>>,
+    verdicts: Sender<&'static [u8]>,
+}
+
+impl Write for Judged<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.output.extend_from_slice(bytes);
+        while let Some(at) = find(&self.output[self.searched..], END.as_bytes()) {
+            self.searched += at;
+            let Some(line) = find(&self.output[self.searched..], b"\n") else {
+                return Ok(bytes.len());
+            };
+            self.searched += line;
+            let over = String::from_utf8_lossy(&self.output[self.judged..self.searched]);
+            self.judged = self.searched;
+            for (index, ran) in parse(&over) {
+                let Some(step) = self.steps.get(index).filter(|_| ran.status.is_some()) else {
+                    continue;
+                };
+                let result = judge(step, &ran);
+                let verdict: &[u8] = if result.is_ok() {
+                    b"passed\n"
+                } else {
+                    b"failed\n"
+                };
+                self.results.insert(index, result);
+                // A machine that has stopped is told nothing.
+                let _ = self.verdicts.send(verdict);
+            }
+        }
+        // The next mark may have begun.
+        let least = self.output.len().saturating_sub(END.len() - 1);
+        self.searched = self.searched.max(least);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The place of some bytes among others.
+fn find(all: &[u8], wanted: &[u8]) -> Option<usize> {
+    all.windows(wanted.len()).position(|bytes| bytes == wanted)
+}
+
+/// The driver's input: a line for each script that was judged.
+struct Verdicts {
+    told: Receiver<&'static [u8]>,
+    rest: Vec<u8>,
+}
+
+impl Read for Verdicts {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.rest.is_empty() {
+            self.rest.extend(self.told.recv().unwrap_or_default());
+        }
+        let count = buffer.len().min(self.rest.len());
+        buffer[..count].copy_from_slice(&self.rest[..count]);
+        self.rest.drain(..count);
+        Ok(count)
+    }
 }
 
 /// A stream that is kept, and read by somebody else, too.
@@ -462,5 +572,56 @@ mod tests {
                 (2, "not ok", Some(1), None)
             ]
         );
+    }
+
+    #[test]
+    fn each_script_is_judged_when_it_is_over_and_the_driver_told() {
+        let text = Expect::Text("ok".into());
+        let steps = [
+            Step::new("a", "", text),
+            Step::new("b", "", Expect::Text("ok".into())),
+            Step::new("c", "", Expect::Text("ok".into())),
+        ];
+        let (verdicts, told) = mpsc::channel();
+        let mut judged = Judged {
+            steps: &steps,
+            output: Vec::new(),
+            judged: 0,
+            searched: 0,
+            results: BTreeMap::new(),
+            verdicts,
+        };
+        let said = format!(
+            "{MARK} objects before\n{MARK} objects end\n{MARK} begin 000\nok\n{MARK} end 0 5\n\
+             {MARK} begin 001\nwr\u{f6}ng\n{MARK} end 0 5\n{MARK} begin 002\nok\n{MARK} end"
+        );
+        // In pieces that end anywhere, also within a letter.
+        for byte in said.as_bytes() {
+            judged.write_all(&[*byte]).unwrap();
+        }
+        let passed: Vec<_> = judged.results.values().map(Result::is_ok).collect();
+        assert_eq!(passed, [true, false], "the third is not over");
+        let mut heard = String::new();
+        drop(judged);
+        let mut input = Verdicts {
+            told,
+            rest: Vec::new(),
+        };
+        input.read_to_string(&mut heard).unwrap();
+        assert_eq!(heard, "passed\nfailed\n");
+    }
+
+    #[test]
+    fn what_a_failed_script_has_left_is_removed_and_nothing_else() {
+        let tool = r#"skerry() {
+            case "$1" in
+                ls) printf '%s\n' web db web2 b ;;
+                rm) echo "$@" >> removed ;;
+            esac
+        }"#;
+        let script = format!("{tool}\n{LEFTOVERS}\nclean 'web b'\ncat removed");
+        let work = Directory::create().unwrap();
+        let printed = run_on_host(&script, &work.join(""), applets().unwrap()).unwrap();
+        assert_eq!(printed, "rm --force db\nrm --force web2\n");
     }
 }
