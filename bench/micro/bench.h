@@ -12,7 +12,7 @@ struct metric {
 };
 
 /* Each file's metrics, ended by one without a name. */
-extern const struct metric call_metrics[], file_metrics[], memory_metrics[], process_metrics[], scale_metrics[], switch_metrics[],
+extern const struct metric call_metrics[], file_metrics[], memory_metrics[], net_metrics[], process_metrics[], scale_metrics[], switch_metrics[],
     task_metrics[], time_metrics[], workload_metrics[];
 
 /* Ends the metric: the system cannot run it. `what` is the call, `error` its errno. */

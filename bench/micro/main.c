@@ -33,7 +33,7 @@ enum { TIME_LIMIT = 60 };
 
 static const struct metric *const parts[] = {call_metrics, file_metrics, memory_metrics, process_metrics,
                                              switch_metrics, time_metrics, task_metrics, scale_metrics,
-                                             workload_metrics};
+                                             workload_metrics, net_metrics};
 
 static int instructions;        /* the clock counts instructions */
 static const char *current;     /* the metric of this process */

@@ -29,7 +29,8 @@ use crate::{linux, paths};
 #[derive(Args)]
 pub struct Arguments {
     /// Metrics to measure: their names, or how they begin, or `boot` for all about boots and
-    /// instances; or `elastic` alone, how long instances take to change [default: all metrics]
+    /// instances; or `elastic` alone, how long instances take to change [default: all metrics but
+    /// `net`, those of networks]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// A kernel to compare with, and what it is called in the table; more than one may be given
@@ -158,7 +159,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.document {
         document::write(
             &table,
-            if arguments.icount {
+            if metrics.iter().all(|metric| metric.how.needs_network()) {
+                "net"
+            } else if arguments.icount {
                 "instructions"
             } else {
                 "time"
@@ -172,7 +175,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// The metrics with these names, or whose names begin so; all for no names.
 fn chosen(names: &[String]) -> Result<Vec<&'static Metric>> {
     if names.is_empty() {
-        return Ok(metrics::all().collect());
+        return Ok(metrics::all()
+            .filter(|metric| !metric.how.needs_network())
+            .collect());
     }
     let mut chosen = Vec::new();
     for name in names.iter().filter(|&name| name != "boot") {
@@ -206,10 +211,12 @@ fn round(
 ) -> Result<Results> {
     let mut results = Results::new();
     let mut programs: BTreeMap<(bool, u32), Vec<&'static Metric>> = BTreeMap::new();
+    let mut networked: Vec<&'static Metric> = Vec::new();
     let setup = micro::Setup {
         cpus: arguments.cpus,
         icount: arguments.icount,
         packages: false,
+        network: false,
         append: &arguments.append,
     };
     for metric in metrics {
@@ -228,6 +235,10 @@ fn round(
                     .push(metric);
                 continue;
             }
+            How::Network | How::NetworkMemory => {
+                networked.push(*metric);
+                continue;
+            }
             How::Boot => whole::boot_time(kernel, setup),
             How::BootShell => whole::boot_time(
                 kernel,
@@ -238,13 +249,28 @@ fn round(
             ),
             How::ImageSize if first => whole::image_size(kernel),
             How::LeastMemory if first => whole::least_memory(kernel),
-            How::IdleWakeUps if first => whole::idle_wake_ups(kernel),
+            How::IdleWakeUps | How::NetworkIdle if first => whole::idle_wake_ups(kernel, metric),
             _ => continue,
         };
         results.insert(
             metric.name,
             outcome.unwrap_or_else(|error| Outcome::NotAvailable(format!("{error:#}"))),
         );
+    }
+    let setup_network = micro::Setup {
+        cpus: 1,
+        icount: true,
+        network: true,
+        ..setup
+    };
+    // What is left of many connections would be in the way of as many others.
+    let (memory, others): (Vec<_>, Vec<_>) = networked
+        .iter()
+        .partition(|metric| metric.how == How::NetworkMemory);
+    for metrics in [others, memory] {
+        if !metrics.is_empty() {
+            results.extend(micro::run(kernel, setup_network, &metrics)?);
+        }
     }
     for ((packages, cpus), metrics) in programs {
         results.extend(micro::run(
@@ -267,9 +293,8 @@ fn measure(
     metrics: &[&'static Metric],
     table: &mut Table,
 ) -> Result<()> {
-    let runs = arguments
-        .runs
-        .unwrap_or(if arguments.icount { 1 } else { 5 });
+    let counted = arguments.icount || metrics.iter().all(|metric| metric.how.needs_network());
+    let runs = arguments.runs.unwrap_or(if counted { 1 } else { 5 });
     let mut rounds = Vec::new();
     for number in 0..runs {
         for system in systems {
@@ -294,7 +319,8 @@ fn measure(
                     Outcome::NotAvailable(why) => reason = Some(why.clone()),
                 }
             }
-            let counted = arguments.icount || matches!(metric.how, How::IdleWakeUps);
+            let is_idle = matches!(metric.how, How::IdleWakeUps | How::NetworkIdle);
+            let counted = arguments.icount || is_idle;
             let goal = metric
                 .goal
                 .filter(|_| counted && system.kernel == Kernel::Skerry);

@@ -23,7 +23,7 @@ pub fn write(table: &Table, section: &str) -> Result<()> {
     let chart = paths::root().join(format!("docs/performance-{section}.svg"));
     fs::write(&chart, draw(&table.peers(), &bars(table)))
         .with_context(|| format!("cannot write {}", chart.display()))?;
-    let alt = format!("Skerry's share of the other systems' figure for each metric, in {section}");
+    let alt = format!("Skerry's share of the other systems' figure for each metric ({section})");
     replace(
         section,
         &format!(

@@ -35,6 +35,13 @@ pub enum How {
     LeastMemory,
     /// Number of times that a processor is woken in ten seconds in which nothing is to be done.
     IdleWakeUps,
+    /// By the program, in a machine with network cards and one processor, whose instructions are
+    /// always counted.
+    Network,
+    /// The same, of which the figure is memory.
+    NetworkMemory,
+    /// As `IdleWakeUps`, with network cards.
+    NetworkIdle,
 }
 
 impl How {
@@ -48,10 +55,19 @@ impl How {
                     "ns"
                 }
             }
-            How::ImageSize => "bytes",
+            How::Network => "instructions",
+            How::ImageSize | How::NetworkMemory => "bytes",
             How::LeastMemory => "MiB",
-            How::IdleWakeUps => "wake-ups",
+            How::IdleWakeUps | How::NetworkIdle => "wake-ups",
         }
+    }
+
+    /// Whether it is measured in a machine with network cards.
+    pub fn needs_network(self) -> bool {
+        matches!(
+            self,
+            Self::Network | Self::NetworkMemory | Self::NetworkIdle
+        )
     }
 }
 
@@ -166,6 +182,24 @@ const ALONE: &[Metric] = &[
     machine("idle-wake-ups", How::IdleWakeUps, Some(0.0)),
 ];
 
+/// Metrics of networks. They are measured only when they are named.
+const NETWORK: &[Metric] = &[
+    machine("net-loop-accept", How::Network, None),
+    machine("net-frame-send", How::Network, None),
+    machine("net-udp-send", How::Network, None),
+    machine("net-udp-send-64", How::Network, None),
+    machine("net-udp-receive", How::Network, None),
+    machine("net-udp-receive-64", How::Network, None),
+    machine("net-tcp-send", How::Network, None),
+    machine("net-tcp-receive", How::Network, None),
+    machine("net-tcp-accept", How::Network, None),
+    machine("net-segment-10", How::Network, None),
+    machine("net-segment-1000", How::Network, None),
+    machine("net-segment-10000", How::Network, None),
+    machine("net-connection-bytes", How::NetworkMemory, None),
+    machine("net-idle-10000", How::NetworkIdle, Some(0.0)),
+];
+
 const SCALE: [[Metric; 4]; 13] = [
     scale!("getppid-p"),
     scale!("getppid-t"),
@@ -184,5 +218,5 @@ const SCALE: [[Metric; 4]; 13] = [
 
 /// All metrics, in the order in which they are shown.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
-    ALONE.iter().chain(SCALE.as_flattened())
+    ALONE.iter().chain(SCALE.as_flattened()).chain(NETWORK)
 }

@@ -2,12 +2,14 @@
 //! the console.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Result;
 
 use super::metrics::Metric;
-use crate::vm::{Kernel, Machine};
+use crate::test::scenarios::modules;
+use crate::vm::{Addition, Kernel, Machine};
 use crate::{build, rootfs};
 
 /// Time limit of one machine: emulated, and counting, Linux alone needs a minute or two to boot.
@@ -22,6 +24,13 @@ const PACKAGES: [&str; 7] = [
     "sqlite3",
     "redis-server",
     "redis-tools",
+];
+
+/// Networks of a machine with cards: two on one hub, and one with a sink and a source of bytes.
+const NETWORKS: [&str; 3] = [
+    "hubport,hubid=0",
+    "hubport,hubid=0",
+    "user,restrict=on,guestfwd=tcp:10.0.2.100:9-cmd:dd of=/dev/null bs=65536,guestfwd=tcp:10.0.2.101:19-cmd:cat /dev/zero",
 ];
 
 /// Outcome of one run of a metric.
@@ -47,6 +56,8 @@ pub struct Setup<'a> {
     pub icount: bool,
     /// Whether its file system has Debian's programs.
     pub packages: bool,
+    /// Whether it has network cards.
+    pub network: bool,
     /// More for the kernel's command line.
     pub append: &'a str,
 }
@@ -117,6 +128,13 @@ pub fn machine(kernel: &Kernel, setup: Setup<'_>) -> Machine {
         ..Machine::default()
     };
     (machine.hardware.cpus, machine.hardware.icount) = (setup.cpus, setup.icount);
+    if setup.network {
+        machine.hardware.networks = NETWORKS.map(OsString::from).to_vec();
+    }
+    if let (true, Kernel::Linux(image)) = (setup.network, kernel) {
+        // A kernel whose name tells no version has no modules.
+        machine.additions = modules::of(image, &modules::NETWORK).unwrap_or_default();
+    }
     machine
 }
 
@@ -139,6 +157,9 @@ pub fn boot(machine: &Machine, setup: Setup<'_>, names: &[&str]) -> Result<Strin
         archive.device("/dev/zero", 0o666, 1, 5);
         archive.file("/bench.conf", 0o644, conf.as_bytes());
         archive.host(&nothing, "/nothing")?;
+        for Addition { host, guest } in &machine.additions {
+            archive.host(host, guest)?;
+        }
         if setup.packages {
             archive.tar(&rootfs::cached(&[&PACKAGES])?)
         } else {

@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut page =
         String::from("| metric | instructions in the kernel | where they go |\n|---|---:|---|\n");
     for metric @ Metric { name, how, .. } in super::chosen(&arguments.metrics)? {
-        if !matches!(how, How::Program(_) | How::Workload) {
+        if !matches!(how, How::Program(_) | How::Workload | How::Network) {
             bail!("{name} is no operation that the program repeats");
         }
         let (counts, operations) = count(&arguments.kernel, metric)?;
@@ -91,6 +91,7 @@ fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts,
         cpus: 1,
         icount: true,
         packages: how == How::Workload,
+        network: how.needs_network(),
         append: "",
     };
     let mut machine = micro::machine(kernel, setup);

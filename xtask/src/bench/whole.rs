@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::boot;
+use super::metrics::Metric;
 use super::micro::{self, Outcome, Setup};
 use crate::build;
 use crate::vm::{Kernel, Machine};
@@ -87,15 +88,16 @@ pub fn least_memory(kernel: &Kernel) -> Result<Outcome> {
 
 /// Number of times that a processor was woken in the ten seconds in which the program slept, its
 /// own end of sleep apart.
-pub fn idle_wake_ups(kernel: &Kernel) -> Result<Outcome> {
-    const NAME: &str = "idle-wake-ups";
+pub fn idle_wake_ups(kernel: &Kernel, metric: &Metric) -> Result<Outcome> {
     let counts = super::scratch("counts");
     drop(fs::remove_file(&counts));
     // QEMU tells of a processor's sleep only where each has a thread of its own.
+    let network = metric.how.needs_network();
     let setup = Setup {
-        cpus: IDLE_CPUS,
+        cpus: if network { 1 } else { IDLE_CPUS },
         icount: false,
         packages: false,
+        network,
         append: "",
     };
     let mut machine = micro::machine(kernel, setup);
@@ -105,8 +107,8 @@ pub fn idle_wake_ups(kernel: &Kernel) -> Result<Outcome> {
         counts.display()
     );
     machine.hardware.extra = vec!["-plugin".into(), plugin.into()];
-    let log = micro::boot(&machine, setup, &[NAME])?;
-    match micro::outcome(&log, NAME) {
+    let log = micro::boot(&machine, setup, &[metric.name])?;
+    match micro::outcome(&log, metric.name) {
         Some(Outcome::Value { operations, .. }) => {
             let counts =
                 fs::read_to_string(&counts).with_context(|| format!("no {}", counts.display()))?;
@@ -122,7 +124,8 @@ pub fn idle_wake_ups(kernel: &Kernel) -> Result<Outcome> {
         }
         Some(other) => Ok(other),
         None => bail!(
-            "{NAME} was not reported; the log is {}",
+            "{} was not reported; the log is {}",
+            metric.name,
             machine.log.display()
         ),
     }

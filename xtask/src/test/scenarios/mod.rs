@@ -13,7 +13,7 @@ mod hostile;
 mod images;
 mod json;
 mod memory;
-mod modules;
+pub mod modules;
 mod networks;
 mod nvme;
 mod observe;

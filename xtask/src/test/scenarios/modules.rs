@@ -15,6 +15,13 @@ const COMMON: [&str; 5] = [
     "drivers/virtio/virtio_pci",
 ];
 
+/// Modules that virtio network cards need beside those.
+pub const NETWORK: [&str; 3] = [
+    "net/core/failover",
+    "drivers/net/net_failover",
+    "drivers/net/virtio_net",
+];
+
 /// The modules for all virtio devices and then `own`, of this Linux, as `/modules/N.ko` in the
 /// order in which they are loaded; a hundred of them at most, so that names sort as their numbers
 /// do.

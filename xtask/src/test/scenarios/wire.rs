@@ -22,13 +22,6 @@ use crate::vm::Kernel;
 
 const CASES: &str = include_str!("../../../../tests/cases/wire.cases");
 
-/// Modules of a Debian kernel that virtio network cards need beside those of all virtio devices.
-const MODULES: [&str; 3] = [
-    "net/core/failover",
-    "drivers/net/net_failover",
-    "drivers/net/virtio_net",
-];
-
 /// The address of the first card by the command line, and the case that looks for it.
 const BOOT_CONFIG: &str = "ip=10.0.2.15:10.0.2.4:10.0.2.2:255.255.255.0:rock:eth0:off:10.0.2.3";
 const CONFIGURED: &str = "the command line gives a card its address, and the machine its name";
@@ -55,7 +48,9 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut steps = batch::steps(CASES, &[])?;
     match &machine.kernel {
         Kernel::Linux(image) => {
-            machine.additions.extend(modules::of(image, &MODULES)?);
+            machine
+                .additions
+                .extend(modules::of(image, &modules::NETWORK)?);
             // Debian's kernel leaves `ip=` to its initramfs.
             steps.retain(|step| ![CONFIGURED, PUBLISHED].contains(&step.what.as_str()));
         }
