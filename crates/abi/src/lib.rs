@@ -22,6 +22,7 @@ pub mod errno;
 pub mod exec;
 pub mod layout;
 pub mod live;
+pub mod messages;
 pub mod msg;
 pub mod network;
 pub mod park;

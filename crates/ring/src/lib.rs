@@ -13,6 +13,7 @@ pub mod epoch;
 mod log;
 pub mod mailbox;
 mod messages;
+pub mod pair;
 mod sync;
 mod wake;
 
