@@ -171,6 +171,7 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
     }
     // The network card's driver waits for it.
     guard::irq::set_doorbell_handler(&token, on_doorbell);
+    guard::irq::set_peer_handler(&token, link::on_peer_doorbell);
     start_devices(&token);
     let args: Vec<Vec<u8>> = boot.arguments().map(<[u8]>::to_vec).collect();
     let env: Vec<Vec<u8>> = boot.variables().map(<[u8]>::to_vec).collect();

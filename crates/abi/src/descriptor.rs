@@ -56,6 +56,8 @@ pub const FLAG_COM1: u32 = 1 << 4;
 pub const FLAG_SEEDED: u32 = 1 << 5;
 /// The instance has a network, and its pages ([`crate::Network`]).
 pub const FLAG_NETWORK: u32 = 1 << 6;
+/// The instance has places for peers, and their pages ([`crate::messages`]).
+pub const FLAG_PEERS: u32 = 1 << 7;
 
 /// One CPU of the instance. Its index in the table is its CPU number; the first one enters the
 /// kernel first.

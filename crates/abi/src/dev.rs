@@ -6,6 +6,7 @@
 //! gives.
 
 mod network;
+mod peers;
 
 use core::mem::size_of;
 
@@ -13,7 +14,10 @@ pub use network::{
     INTERFACE_BYTES, MAX_NETWORKS, MAX_PORTS, NetworkCounters, NetworkInfo, PROTOCOL_TCP,
     PROTOCOL_UDP, Publish, PublishedPort,
 };
+pub use peers::{PEER_ABSENT, PEER_CONNECTED, PeerInfo, Peers};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::messages::MAX_NAMES;
 
 const TYPE: u32 = b'k' as u32;
 
@@ -112,6 +116,8 @@ calls! {
     REMOVE_NETWORK = 25, NetworkInfo;
     /// Gives all networks of instances, as [`NetworkInfo`]s: the one that there always is first.
     NETWORKS = 26, List;
+    /// Gives the names of an instance's peers, and its exchange of messages with each.
+    PEERS = 27, Peers;
 }
 
 /// `state`: it has CPUs and memory.
@@ -359,6 +365,8 @@ pub const REASON_SUBNET: u32 = 32;
 pub const REASON_OVERLAP: u32 = 33;
 /// `reason` of a failed [`ADD_NETWORK`]: there are as many as there may be, [`MAX_NETWORKS`].
 pub const REASON_NETWORKS: u32 = 34;
+/// `reason`: the name of a peer is none that an instance can have, its own, or there twice.
+pub const REASON_PEER: u32 = 36;
 
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;
@@ -411,6 +419,8 @@ pub struct Create {
     pub gateway: u32,
     /// With `CREATE_NETWORK`, name of the network; empty: the one that there always is.
     pub network: [u8; LABEL_BYTES],
+    /// Names of the instances with which it is to exchange messages; empty ones do not count.
+    pub peers: [[u8; LABEL_BYTES]; MAX_NAMES],
     /// More for its kernel's command line.
     pub cmdline: [u8; 256],
 }
@@ -853,7 +863,7 @@ pub struct Stats {
 const _: () = {
     assert!(size_of::<Stats>() == 136);
     assert!(size_of::<Info>() == 120);
-    assert!(size_of::<Create>() == 456);
+    assert!(size_of::<Create>() == 968 && size_of::<Peers>() == 840);
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
     assert!(
@@ -896,7 +906,7 @@ mod tests {
     #[test]
     fn calls_are_encoded_as_linux_does() {
         assert_eq!(START, 0xc008_6b04);
-        assert_eq!(CREATE, 0xc1c8_6b02);
+        assert_eq!(CREATE, 0xc3c8_6b02);
         let numbers = CALLS.iter().map(|call| call & 0xff);
         assert!(numbers.eq(1..=CALLS.len() as u32));
     }

@@ -27,6 +27,10 @@ pub const LAPIC_MMIO: usize = MMIO;
 pub const DESCRIPTOR: usize = 0xffff_e000_0000_0000;
 /// The descriptor's dynamic part ([`crate::live::Live`]), read-only in the instance.
 pub const LIVE: usize = DESCRIPTOR + (1 << 19);
+/// The pages that the instance shares with its peers ([`crate::messages`]): of each place the one
+/// that it writes, then the peer's, which it only reads. There are none if it was created without
+/// names.
+pub const MESSAGES: usize = LIVE + (1 << 18);
 /// The instance window ([`crate::Window`]), read-write on both sides.
 pub const WINDOW: usize = DESCRIPTOR + (1 << 20);
 /// The instance's answers ([`crate::live::Answers`]), read-write on both sides. Apart from the
@@ -44,7 +48,7 @@ const _: () = {
     assert!(USER_END < DIRECT);
     assert!(DIRECT < STACKS && STACKS < MMIO && MMIO < DESCRIPTOR && PARK < IMAGE);
     assert!(core::mem::size_of::<crate::Descriptor>() <= LIVE - DESCRIPTOR);
-    assert!(crate::live::SIZE <= WINDOW - LIVE);
+    assert!(crate::live::SIZE <= MESSAGES - LIVE && crate::messages::SIZE <= WINDOW - MESSAGES);
     assert!(ANSWERS.is_multiple_of(PAGE_SIZE) && PAGE_SIZE <= NETWORK - ANSWERS);
     assert!(NETWORK.is_multiple_of(PAGE_SIZE));
 };

@@ -11,6 +11,7 @@ use core::sync::atomic::AtomicU64;
 
 use crate::descriptor::{CpuEntry, MAX_CPUS, MemRange};
 use crate::layout::{GRANULE_FRAMES, GRANULE_SIZE, PAGE_SIZE};
+use crate::messages::{MAX_NAMES, MAX_PLACES, Peer, VECTORS};
 
 /// Bytes of the dynamic part: four pages.
 pub const SIZE: usize = 16 << 10;
@@ -21,6 +22,8 @@ pub const MAX_ENTRIES: usize = SIZE / size_of::<Entry>() - 1;
 pub const KIND_MEMORY: u32 = 1;
 /// `kind`: a CPU; `content` is its number, its APIC id and its park slot.
 pub const KIND_CPU: u32 = 2;
+/// `kind`: a peer; `content` is [`Peer`] ([`peer`]).
+pub const KIND_PEER: u32 = 3;
 /// `kind`: a PCI function; `content` is its number ([`function`]), the physical address of its page
 /// of configuration space, and 0.
 pub const KIND_FUNCTION: u32 = 6;
@@ -72,6 +75,27 @@ pub const fn memory(range: MemRange) -> Entry {
 #[must_use]
 pub const fn cpu(number: u64, cpu: CpuEntry) -> Entry {
     [KIND_CPU as u64, number, cpu.apic_id as u64, cpu.slot as u64]
+}
+
+/// The entry for a peer whose doorbell has a vector.
+#[must_use]
+pub const fn peer(peer: &Peer, vector: u8) -> Entry {
+    let place = peer.place as u64 | (peer.name as u64) << 8 | (peer.instance as u64) << 32;
+    let doorbell = peer.apic_id as u64 | (vector as u64) << 32;
+    [KIND_PEER as u64, place, doorbell, peer.generation as u64]
+}
+
+/// The peer of an entry that was [checked](check), and its doorbell's vector.
+#[must_use]
+pub const fn peer_of(entry: &Entry) -> (Peer, u8) {
+    let peer = Peer {
+        place: entry[1] as u8,
+        name: (entry[1] >> 8) as u8,
+        instance: (entry[1] >> 32) as u32,
+        apic_id: entry[2] as u32,
+        generation: entry[3] as u32,
+    };
+    (peer, (entry[2] >> 32) as u8)
 }
 
 /// The entry for a PCI function: segment, bus, and device and function in one byte, as one number.
@@ -172,6 +196,8 @@ pub enum Refusal {
     Cpu(usize),
     /// A function or registers of one that there cannot be, or new ones while it runs.
     Function(usize),
+    /// A peer that there cannot be.
+    Peer(usize),
     /// Memory that is to leave has so many pages of the instance's kernel.
     KernelPages(usize),
     /// Memory that is to leave has so many pages of programs, files and devices that stay where
@@ -224,6 +250,7 @@ impl Refusal {
             Self::KernelPages(_) => 12,
             Self::UserPages(_) => 13,
             Self::Short(_) => 14,
+            Self::Peer(_) => 15,
         }
     }
 
@@ -236,6 +263,7 @@ impl Refusal {
             | Self::Overlap(index)
             | Self::Cpu(index)
             | Self::Function(index)
+            | Self::Peer(index)
             | Self::KernelPages(index)
             | Self::UserPages(index)
             | Self::Short(index) => index as u64,
@@ -258,6 +286,7 @@ impl Refusal {
             12 => Self::KernelPages(index),
             13 => Self::UserPages(index),
             14 => Self::Short(index),
+            15 => Self::Peer(index),
             _ => return None,
         })
     }
@@ -276,6 +305,7 @@ impl fmt::Display for Refusal {
             Self::NoMemory => f.write_str("it has no memory for tables of its own"),
             Self::Cpu(i) => write!(f, "entry {i} is no CPU that there can be"),
             Self::Function(i) => write!(f, "entry {i} is no device that it can have"),
+            Self::Peer(i) => write!(f, "entry {i} is no peer that it can have"),
             Self::KernelPages(n) => write!(f, "{n} pages of its kernel are in what is to leave"),
             Self::UserPages(n) => write!(
                 f,
@@ -365,6 +395,8 @@ pub trait Holdings {
     fn cpu_limit(&self) -> usize;
     /// APIC id of one of its CPUs.
     fn apic_id(&self, number: usize) -> Option<u32>;
+    /// Whether it has places for peers.
+    fn has_places(&self) -> bool;
     /// Entries for its functions and their registers; `None` before it has any epoch.
     fn functions(&self) -> Option<&[Entry]>;
 }
@@ -435,6 +467,8 @@ pub fn check(entries: &[Entry], has: &impl Holdings) -> Result<Totals, Refusal> 
             let goes_on = functions.goes_on(entry, is_after_function(entries, index));
             goes_on.then_some(()).ok_or(Refusal::Function(index))?;
             check_overlap(entries, index, has)?;
+        } else if is_of(entry, KIND_PEER) {
+            check_peer(entries, index, has)?;
         } else if *entry != RECLAIM {
             return Err(Refusal::Kind(index));
         }
@@ -592,4 +626,37 @@ fn check_cpu(
         return Err(Refusal::Missing);
     }
     Ok(())
+}
+
+/// Checks a peer. Peers ascend by place; no two are the same instance or have the same doorbell,
+/// name or generation.
+fn check_peer(entries: &[Entry], index: usize, has: &impl Holdings) -> Result<(), Refusal> {
+    let entry = &entries[index];
+    let [_, _, doorbell, generation] = *entry;
+    let (own, _) = peer_of(entry);
+    let is_whole = *entry == peer(&own, (doorbell >> 32) as u8)
+        && VECTORS.contains(&(doorbell >> 32))
+        && generation != 0
+        && own.instance != 0
+        && usize::from(own.place) < MAX_PLACES
+        && usize::from(own.name) < MAX_NAMES;
+    let is_apart = |other: &Entry| {
+        let (other, _) = peer_of(other);
+        other.place < own.place
+            && other.name != own.name
+            && other.instance != own.instance
+            && other.apic_id != own.apic_id
+            && other.generation != own.generation
+    };
+    let is_own_cpu = |other: &Entry| other[2] == u64::from(own.apic_id);
+    let mut others = entries.iter().enumerate();
+    let is_possible = others.all(|(at, other)| match other[0] {
+        kind if kind == u64::from(KIND_PEER) => at >= index || is_apart(other),
+        kind if kind == u64::from(KIND_CPU) => !is_own_cpu(other),
+        _ => true,
+    });
+    match has.has_places() && is_whole && is_possible {
+        true => Ok(()),
+        false => Err(Refusal::Peer(index)),
+    }
 }

@@ -8,8 +8,9 @@ use abi::descriptor::{CpuEntry, MAX_CPUS, MemRange};
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE};
 use abi::live::{
     Answer, Entry, Holdings, MAX_ENTRIES, Refusal, Registers, Totals, Verdict, check, cpu,
-    function, memory, range,
+    function, memory, peer, peer_of, range,
 };
+use abi::messages::{MAX_NAMES, MAX_PLACES, Peer};
 use proptest::prelude::*;
 
 /// An instance with two ranges of first memory.
@@ -23,6 +24,7 @@ struct Instance {
     granules: BTreeMap<u64, u64>,
     /// Entries for its functions, once it has looked.
     functions: Option<Vec<Entry>>,
+    has_places: bool,
 }
 
 /// Possessions by an epoch: APIC ids, places of granules, entries for functions.
@@ -44,6 +46,7 @@ impl Instance {
             limit: limit * GRANULE_FRAMES,
             granules: (0..).zip(FIRST).collect(),
             functions: None,
+            has_places: false,
         }
     }
 
@@ -198,6 +201,9 @@ impl Holdings for Instance {
     }
     fn functions(&self) -> Option<&[Entry]> {
         self.functions.as_deref()
+    }
+    fn has_places(&self) -> bool {
+        self.has_places
     }
 }
 
@@ -457,7 +463,7 @@ fn each_refusal_is_told_by_its_name() {
         (&[new(4, 7, 1)], Err(Refusal::Number(0))),
         (&[good, new(7, 8, 1)], Err(Refusal::Overlap(1))),
         (&[new(5, 41, 1)], Err(Refusal::Overlap(0))),
-        (&[[3, 0, 0, 0]], Err(Refusal::Kind(0))),
+        (&[[4, 0, 0, 0]], Err(Refusal::Kind(0))),
         (&[[8, 0, 0, 0]], Err(Refusal::Kind(0))),
         (&[[1 << 32 | 2, 0, 10, 10]], Err(Refusal::Kind(0))),
         (&[good; MAX_ENTRIES + 1], Err(Refusal::Count)),
@@ -614,4 +620,84 @@ fn functions_have_places_of_their_own() {
     assert_eq!(check(&second, &looked), Err(no(4)));
     looked.functions = Some(Vec::new());
     assert_eq!(check(&good, &looked), Err(no(1)));
+}
+
+/// A peer is one that there can be, in a place of its own, or the whole epoch is refused.
+#[test]
+fn peers_have_places_and_doorbells_of_their_own() {
+    let mut instance = Instance::new(16, 4);
+    instance.has_places = true;
+    let one = Peer {
+        place: 3,
+        name: 1,
+        instance: 7,
+        apic_id: 20,
+        generation: 5,
+    };
+    let two = Peer {
+        place: 4,
+        name: 0,
+        instance: 8,
+        apic_id: 21,
+        generation: 6,
+    };
+    let verdict = |instance: &Instance, peers: &[Entry]| {
+        let listed = [&cpu_entries(&[10]), peers].concat();
+        check(&listed, instance).map(|_| ())
+    };
+    let both = |two: Peer| [peer(&one, 0x29), peer(&two, 0x29)];
+    assert_eq!(verdict(&instance, &both(two)), Ok(()));
+    assert_eq!(peer_of(&both(two)[1]), (two, 0x29));
+    let wrong = [
+        Peer { place: 3, ..two },
+        Peer { place: 2, ..two },
+        Peer {
+            place: MAX_PLACES as u8,
+            ..two
+        },
+        Peer { name: 1, ..two },
+        Peer {
+            name: MAX_NAMES as u8,
+            ..two
+        },
+        Peer { instance: 7, ..two },
+        Peer { instance: 0, ..two },
+        Peer { apic_id: 20, ..two },
+        Peer { apic_id: 10, ..two },
+        Peer {
+            generation: 5,
+            ..two
+        },
+        Peer {
+            generation: 0,
+            ..two
+        },
+    ];
+    for two in wrong {
+        let refused = verdict(&instance, &both(two));
+        assert_eq!(refused, Err(Refusal::Peer(2)), "{two:?}");
+    }
+    for vector in [0x1f, 0xff] {
+        let refused = verdict(&instance, &[peer(&one, vector)]);
+        assert_eq!(refused, Err(Refusal::Peer(1)), "{vector:x}");
+    }
+    // Bits that no field has.
+    for (word, bit) in [(0, 32), (1, 16), (2, 40), (3, 32)] {
+        let mut entry = peer(&one, 0x29);
+        entry[word] |= 1 << bit;
+        assert!(verdict(&instance, &[entry]).is_err(), "{word}, {bit}");
+    }
+    // A CPU behind it that is its doorbell's.
+    let taken = [peer(&one, 0x29), cpu_entries(&[10, 20])[1]];
+    assert_eq!(verdict(&instance, &taken), Err(Refusal::Peer(1)));
+    instance.has_places = false;
+    assert_eq!(
+        verdict(&instance, &[peer(&one, 0x29)]),
+        Err(Refusal::Peer(1))
+    );
+    for refusal in [Refusal::Peer(0), Refusal::Peer(100)] {
+        let verdict = Verdict::Refused(refusal);
+        let answer = Answer { epoch: 9, verdict };
+        assert_eq!(Answer::from_word(answer.to_word()), Some(answer));
+    }
 }

@@ -11,7 +11,7 @@ use abi::layout::PAGE_SIZE;
 use crate::arch::apic;
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{FaultToken, cpu, ipi, irq, mem, role};
+use crate::{FaultToken, cpu, ipi, irq, mem, peers, role};
 
 /// A way for a kernel to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,9 @@ pub enum Fault {
     Refuse,
     /// Rings the supervisor without a pause, for ever.
     Ring,
+    /// Writes random words where its peers look for messages, and rings them without a pause, for
+    /// ever.
+    Scribble,
 }
 
 impl Fault {
@@ -48,6 +51,7 @@ impl Fault {
             "pending" => Self::Pending,
             "refuse" => Self::Refuse,
             "ring" => Self::Ring,
+            "scribble" => Self::Scribble,
             _ => return None,
         })
     }
@@ -130,6 +134,7 @@ fn fail(fault: Fault) {
         Fault::Ring => loop {
             ipi::ring_peer();
         },
+        Fault::Scribble => peers::scribble(),
     }
 }
 

@@ -4,11 +4,11 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
-use abi::descriptor::MemRange;
+use abi::descriptor::{FLAG_PEERS, MemRange};
 use abi::layout::{ANSWERS, LIVE, PAGE_SIZE};
 use abi::live::{
-    self, Answer, Answers, Holdings, KIND_CPU, KIND_MEMORY, Live, MAX_ENTRIES, Refusal, Totals,
-    Verdict,
+    self, Answer, Answers, Holdings, KIND_CPU, KIND_MEMORY, KIND_PEER, Live, MAX_ENTRIES, Refusal,
+    Totals, Verdict,
 };
 use abi::window::State;
 use abi::{Network, Window};
@@ -19,7 +19,7 @@ use crate::arch::{self, timer};
 use crate::cpu::{self, CpuId};
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{cpu_table, device, faults, heartbeat, ipi, leave, mem, park, role, smp};
+use crate::{cpu_table, device, faults, heartbeat, ipi, leave, mem, park, peers, role, smp};
 
 /// The window shared with the supervisor.
 ///
@@ -104,6 +104,9 @@ impl Holdings for Own {
     }
     fn functions(&self) -> Option<&[live::Entry]> {
         device::known_entries()
+    }
+    fn has_places(&self) -> bool {
+        role::descriptor().has(FLAG_PEERS)
     }
 }
 
@@ -251,6 +254,7 @@ fn adopt(entries: &[live::Entry], adopters: &Adopters) -> Result<Totals, Refusal
     if unsafe { mem::grow(new) }.is_err() {
         return Err(Refusal::NoMemory);
     }
+    peers::adopt(of_kind(KIND_PEER));
     if totals.cpus > cpu::count() {
         of_kind(KIND_CPU)
             .skip(cpu::count())

@@ -1,10 +1,10 @@
-//! Interrupts between CPUs. A destination is a CPU of this instance, or the doorbell the descriptor
-//! names; there is no way to address anything else.
+//! Interrupts between CPUs. A destination is a CPU of this instance, or a doorbell that the
+//! descriptor names: the supervisor's, or a peer's. There is no way to address anything else.
 
 use crate::arch::apic;
 use crate::cpu::{self, CpuId};
 use crate::irq::{RESCHEDULE_VECTOR, TLB_VECTOR};
-use crate::{cpu_table, role};
+use crate::{cpu_table, peers, role};
 
 /// With interrupts off from the look into the table on: a grace period after a CPU has left the
 /// table, nothing is on its way to it, which may have another owner then.
@@ -38,4 +38,14 @@ pub fn ring_peer() {
     {
         apic::send_ipi(descriptor.doorbell_apic_id, vector);
     }
+}
+
+/// Rings the peer that has a place by the last epoch that was adopted. Does nothing if there is
+/// none.
+pub fn ring_place(place: usize) {
+    cpu::without_irqs(|| {
+        if let Some((apic_id, vector)) = peers::doorbell(place) {
+            apic::send_ipi(apic_id, vector);
+        }
+    });
 }

@@ -31,9 +31,11 @@ pub const DEVICE_VECTORS: usize = (RESCHEDULE_VECTOR - FIRST_DEVICE_VECTOR) as u
 pub const RESCHEDULE_VECTOR: u8 = 0xe0;
 /// TLB shootdown.
 pub const TLB_VECTOR: u8 = 0xe1;
-/// A peer instance's doorbell. The only one in use of its priority class, the lowest, so that it
-/// can be masked alone.
+/// Doorbell of the supervisor or of an instance of its. With that of peers the only one in use of
+/// its priority class, the lowest, so that both can be masked alone.
 pub const DOORBELL_VECTOR: u8 = 0x28;
+/// Doorbell of an instance with which this one exchanges messages. Of the same class.
+pub const PEER_VECTOR: u8 = 0x29;
 /// Sent by a CPU to itself, so that its heart beats when it takes interrupts again.
 pub(crate) const HEARTBEAT_VECTOR: u8 = 0xe2;
 /// Sent by a CPU to itself, so that it stands still when it takes interrupts again.
@@ -93,6 +95,7 @@ impl<F: Copy + 'static> Hook<F> {
 
 static RESCHEDULE: Hook<fn()> = Hook::new();
 static DOORBELL: Hook<fn()> = Hook::new();
+static PEER: Hook<fn()> = Hook::new();
 static EXIT: Hook<fn()> = Hook::new();
 static DEVICE: Hook<fn(u8) -> bool> = Hook::new();
 static ISA: [Hook<fn()>; ISA_LINES as usize] = [const { Hook::new() }; ISA_LINES as usize];
@@ -114,13 +117,18 @@ pub fn set_doorbell_handler(_: &BootToken, handler: fn()) {
     DOORBELL.set(handler);
 }
 
-/// Holds peers' doorbells back from this CPU, as their handler may do, until
+/// Sets what runs when an instance rang with which this one exchanges messages.
+pub fn set_peer_handler(_: &BootToken, handler: fn()) {
+    PEER.set(handler);
+}
+
+/// Holds all doorbells back from this CPU, as their handler may do, until
 /// [`unmask_doorbell`]. Of those that ring meanwhile one is kept.
 pub fn mask_doorbell() {
     apic::hold_back(DOORBELL_VECTOR);
 }
 
-/// Lets peers' doorbells through to this CPU again.
+/// Lets doorbells through to this CPU again.
 pub fn unmask_doorbell() {
     apic::hold_back(0);
 }
@@ -168,6 +176,7 @@ pub(crate) fn handle(vector: u8) {
         // Every interrupt is a beat.
         HEARTBEAT_VECTOR => {}
         DOORBELL_VECTOR => run(&DOORBELL),
+        PEER_VECTOR => run(&PEER),
         PAUSE_VECTOR => pause::stand_still(),
         // It comes right after the return to the program, where `user::enter` takes the page. If a
         // system call was faster, what the program has read is in the kernel by now.
@@ -305,6 +314,7 @@ pub fn vector_name(vector: u8) -> &'static str {
         RESCHEDULE_VECTOR => "reschedule",
         TLB_VECTOR => "shootdown",
         DOORBELL_VECTOR => "doorbell",
+        PEER_VECTOR => "peer_doorbell",
         HEARTBEAT_VECTOR => "heartbeat",
         PAUSE_VECTOR => "pause",
         MEMORY_ERROR_VECTOR => "memory_error",

@@ -29,6 +29,7 @@ mod panic;
 mod park;
 pub mod partition;
 pub mod pause;
+pub mod peers;
 pub mod power;
 pub mod random;
 pub mod rcu;

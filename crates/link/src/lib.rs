@@ -11,6 +11,7 @@ extern crate alloc;
 
 mod exec;
 mod exec_terminal;
+mod peers;
 mod streams;
 mod terminal;
 
@@ -23,6 +24,7 @@ use abi::window::Window;
 pub use exec::{ExecFault, ExecProgram, ExecRequest, ExecStdio, RunProgram};
 use fs::tty::{Tty, WinSize};
 use guard::instance::{self, Adopters, Epoch};
+pub use peers::on_peer_doorbell;
 use ring::MessageReader;
 pub use streams::{stderr, stdin, stdout};
 use task::{Event, NoMemory, Once};
@@ -70,6 +72,7 @@ pub fn start(hooks: ControlHandlers) -> Result<(), NoMemory> {
     let mut messages = MessageReader::new(&window.control_in, &window.control_in_area);
     // It may have been rung before there was anybody to hear it.
     handle_messages(&mut messages, &hooks);
+    peers::start()?;
     task::spawn("descriptor", None, move || {
         loop {
             follow_descriptor(&hooks);
@@ -98,6 +101,7 @@ fn follow_descriptor(hooks: &ControlHandlers) {
             let bytes = totals.frames * PAGE_SIZE as u64;
             let mib = bytes >> 20;
             log::info!("epoch {epoch}: {} CPUs, {mib} MiB of memory", totals.cpus);
+            peers::follow();
             if totals.cpus != cpus {
                 (hooks.cpus_changed)();
             }

@@ -10,8 +10,8 @@ use core::sync::atomic::AtomicU64;
 
 use abi::boot;
 use abi::dev::{
-    self, AddDevice, Attach, Create, Exec, Info, List, Load, NetworkInfo, Publish, Rename, Resize,
-    Settle, Stats, Status, Target, Wait,
+    self, AddDevice, Attach, Create, Exec, Info, List, Load, NetworkInfo, Peers, Publish, Rename,
+    Resize, Settle, Stats, Status, Target, Wait,
 };
 use abi::errno::Errno;
 use abi::exec;
@@ -34,6 +34,7 @@ use crate::instance::{
 };
 use crate::label::Label;
 use crate::network::{self, AddRefused, Lease, Refused};
+use crate::peers::Names;
 use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
 
@@ -109,6 +110,10 @@ impl FileOps for SkerryFile {
             dev::ADD_NETWORK => add_network(request),
             dev::REMOVE_NETWORK => remove_network(request),
             dev::NETWORKS => list_networks(request),
+            dev::PEERS => {
+                let call: Peers = request.read()?;
+                request.write(&find(call.id)?.peers()).map(|()| 0)
+            }
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -186,6 +191,9 @@ fn try_create(call: &mut Create) -> Result<()> {
     let Some(more) = dev::text(&call.cmdline).map(String::from) else {
         return Err(Errno::EINVAL);
     };
+    let Some(peers) = Names::new(&call.peers, label) else {
+        return fail(call, dev::REASON_PEER, Errno::EINVAL);
+    };
     let begun_ns = task::current().cpu_time_ns();
     let Some(reservation) = Reservation::new(label)? else {
         return fail(call, dev::REASON_LABEL, Errno::EEXIST);
@@ -217,13 +225,15 @@ fn try_create(call: &mut Create) -> Result<()> {
     } else {
         (Sharing::WholeCores, "")
     };
-    let cmdline = format!("{mitigations}{trace}{network}{more}{smt}");
+    let named = peers.command_line();
+    let cmdline = format!("{mitigations}{trace}{network}{more}{smt}{named}");
     let spec = Spec {
         id,
         cpus: call.cpus,
         sharing,
         memory: call.mem,
         network: lease.is_some(),
+        peers: !peers.is_empty(),
         label: label.as_str(),
         cmdline: &cmdline,
     };
@@ -274,7 +284,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     } else {
         OnHang::Report
     };
-    let Ok(instance) = Instance::new(label, partition, status, on_hang, lease) else {
+    let Ok(instance) = Instance::new(label, partition, status, on_hang, (lease, peers)) else {
         return fail(call, dev::REASON_WINDOW, Errno::ENOMEM);
     };
     instance.charge_since(begun_ns);

@@ -8,6 +8,7 @@
 mod devices;
 mod exec;
 mod pausing;
+mod peers;
 mod ports;
 mod refused;
 mod resizing;
@@ -43,6 +44,7 @@ use crate::TABLE;
 use crate::brief::lock_briefly;
 use crate::label::Label;
 use crate::network::Lease;
+use crate::peers::{Names, Pairing, part_from};
 use crate::stream_log::{self, DrainExtent, Popped, StreamLog};
 
 /// Streams of an instance, by `dev::STREAM_*` less 1, that it writes.
@@ -81,6 +83,7 @@ pub(crate) struct Instance {
     on_hang: OnHang,
     /// Address and port in the network of instances, if the instance has a network.
     network: Option<Lease>,
+    peer_names: Names,
     halt_wanted: AtomicBool,
     /// Somebody waits for the end.
     waited_for: AtomicBool,
@@ -158,7 +161,7 @@ impl Instance {
         partition: Partition,
         status: Status,
         on_hang: OnHang,
-        network: Option<Lease>,
+        (network, peer_names): (Option<Lease>, Names),
     ) -> Result<Arc<Self>> {
         let log = || StreamLog::new().map(Mutex::new);
         Ok(Arc::new(Self {
@@ -192,6 +195,7 @@ impl Instance {
             programs_changed: PollQueue::new(),
             on_hang,
             network,
+            peer_names,
             halt_wanted: AtomicBool::new(false),
             waited_for: AtomicBool::new(false),
             charged_ns: Arc::default(),
@@ -272,6 +276,9 @@ impl Instance {
 
     /// Starts the instance's CPUs.
     pub(crate) fn start(&self) -> Result<()> {
+        let mut pairing = Pairing::begin(self);
+        let offers = pairing.offer();
+        let doorbell;
         {
             let mut record = self.record.lock();
             let record = &mut *record;
@@ -280,15 +287,20 @@ impl Instance {
             }
             let partition = record.partition.as_mut().ok_or(Errno::EBUSY)?;
             record.start_tsc = timer::tsc();
+            offers.into_iter().flatten().for_each(|(offer, peer)| {
+                partition.join(offer, peer);
+            });
             partition.start().map_err(|error| {
                 record.status.set_detail(&format!("{error}"));
                 Errno::ENOMEM
             })?;
+            doorbell = partition.doorbell_apic_id();
             record.account_cpus();
             record.status.state = dev::STATE_RUNNING;
             record.status.started_ns = timer::wall_ns();
             self.tell(dev::EVENT_START, 0);
         }
+        pairing.complete(doorbell);
         self.state_changed.notify();
         // From now on the rings want to be read.
         crate::request();
@@ -457,6 +469,7 @@ impl Instance {
         partition.admit_further_cpus();
         record_ref.account_cpus();
         self.settle(record_ref);
+        record_ref.partition.as_mut()?.publish_peers();
         let obeys_late = self.follow_pause(record_ref);
         let partition = record_ref.partition.as_mut()?;
         if record_ref.status.start_to_user_ns == 0 {
@@ -638,6 +651,7 @@ impl Instance {
             };
             partition
         };
+        part_from(self);
         drop(charge);
         let (said, code) = {
             let window = partition.window();

@@ -18,6 +18,7 @@
 //! | `exec_files` | programs beside the first one as files |
 //! | `network` | the network of instances |
 //! | `names` | names of instances in it |
+//! | `peers` | who exchanges messages with whom |
 //! | `events` | the list of what has happened to instances |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ mod instance;
 mod label;
 mod names;
 mod network;
+mod peers;
 #[cfg(test)]
 mod schedules;
 mod stream_files;

@@ -296,6 +296,12 @@ pub(crate) struct What {
         value_name = "[ADDRESS:]PORT:PORT[/udp]"
     )]
     pub(crate) ports: Vec<Port>,
+    /// Instance with which it exchanges messages (may be given eight times)
+    ///
+    /// It has to be created with this one's name, too, before or after. Programs find the other one
+    /// as /dev/skerry-peers/NAME, which is read, written and polled: 64 bytes a message.
+    #[arg(long = "peer", value_name = "NAME")]
+    pub(crate) peers: Vec<String>,
     /// Root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
     #[arg(long, value_name = "DIR|TAR|CPIO")]
     pub(crate) rootfs: Option<PathBuf>,

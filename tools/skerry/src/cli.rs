@@ -25,7 +25,7 @@ use crate::show::{self, Inspected, Instance, Resources};
 use crate::state::Store;
 use crate::{
     apply, autoscale, doctor, events, exec, logs, managed, metrics, monitor, networks, pages,
-    priority, resize, size, stats, subnets, top, trace,
+    peers, priority, resize, size, stats, subnets, top, trace,
 };
 
 /// Does what the process's command line says.
@@ -141,6 +141,7 @@ fn request(what: What) -> Result<CreateOptions> {
         address: networks::parse(what.ip.as_deref(), &what.network)?,
         network: what.network,
         ports: what.ports,
+        peers: what.peers,
         memory: size::parse(&what.memory)?,
         name: what.name,
         cpus: what.cpus.most,
@@ -371,12 +372,16 @@ fn run_command(
                 let used = stats::fresh(device, &[status.id])
                     .context(|| format!("cannot look at {name}"))?;
                 let used = used.first().copied().unwrap_or_default();
-                Ok::<_, Failure>((status, store.read(status.id)?, used))
+                let peers = device
+                    .peers(status.id)
+                    .context(|| format!("cannot look at the peers of {name}"))?;
+                Ok::<_, Failure>((status, store.read(status.id)?, used, peers))
             };
             let all: Vec<_> = names.names.iter().map(look).collect::<Result<_>>()?;
-            let inspected = all
-                .iter()
-                .map(|(status, record, used)| Inspected::new(status, record.as_ref(), used));
+            let inspected = all.iter().map(|(status, record, used, known)| Inspected {
+                peers: peers::shown(known),
+                ..Inspected::new(status, record.as_ref(), used)
+            });
             output(
                 match (json.json, inspected.collect::<Vec<_>>().as_slice()) {
                     (true, [one]) => show::json(one, here.out),

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use abi::dev::{
-    self, AddDevice, Create, Exec, Info, Load, NetworkInfo, Publish, Resize, Settle, Stats, Status,
+    self, AddDevice, Create, Exec, Info, Load, NetworkInfo, Peers, Publish, Resize, Settle, Stats,
+    Status,
 };
 
 /// Why an instance was not created. Nothing was changed.
@@ -172,6 +173,12 @@ pub trait Device {
     /// # Errors
     /// The call's.
     fn networks(&self) -> io::Result<Vec<NetworkInfo>>;
+
+    /// Peers of an instance.
+    ///
+    /// # Errors
+    /// The call's; `ENOENT` if there is no such instance.
+    fn peers(&self, id: u32) -> io::Result<Peers>;
 
     /// Gives a created instance a part of its archive or its boot blob: `bytes` at `offset` of
     /// `total`.

@@ -18,7 +18,7 @@ use crate::name_servers::{self, Resolver};
 use crate::networks::{self, Network};
 use crate::ports::{self, Port};
 use crate::rootfs::RootFs;
-use crate::{devices, names, show, size};
+use crate::{devices, names, peers, show, size};
 
 /// A search path for programs, and the rest of the environment every program gets.
 const ENVIRONMENT: [(&str, &str); 2] = [
@@ -100,6 +100,9 @@ pub struct CreateOptions {
     /// Published ports.
     #[serde(default)]
     pub ports: Vec<Port>,
+    /// Instances with which it exchanges messages.
+    #[serde(default)]
+    pub peers: Vec<String>,
     /// Root file system; a copy of `/` without.
     pub rootfs: Option<PathBuf>,
     /// More environment: `NAME=value`, or `NAME` for this process's value.
@@ -316,6 +319,7 @@ pub fn create_as(
     let kernel = dev::field(&request.kernel)
         .ok_or_else(|| Failure::new("the kernel command line is longer than 255 bytes"))?;
     let functions = devices::parse(&request.devices)?;
+    peers::check(&request.peers, label)?;
     let mut rootfs = RootFs::open(request.rootfs.as_deref())?;
     let servers = match request.network {
         Network::None => Resolver::default(),
@@ -367,6 +371,7 @@ fn allocate(
             ..dev::zeroed()
         };
         networks::ask(&mut call, &request.network, request.address, servers);
+        peers::ask(&mut call, &request.peers);
         match device.create(&mut call) {
             Ok(id) => {
                 let gateway = (call.gateway != 0).then(|| Ipv4Addr::from_bits(call.gateway));

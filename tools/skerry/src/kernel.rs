@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use abi::dev::{
-    self, AddDevice, Attach, Create, Events, Exec, Info, List, Load, NetworkInfo, Publish, Rename,
-    Resize, Settle, Stats, Status, Target, Wait,
+    self, AddDevice, Attach, Create, Events, Exec, Info, List, Load, NetworkInfo, Peers, Publish,
+    Rename, Resize, Settle, Stats, Status, Target, Wait,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -172,6 +172,15 @@ impl Device for Kernel {
         self.call(dev::NETWORKS, &mut call)?;
         all.truncate(call.count as usize);
         Ok(all)
+    }
+
+    fn peers(&self, id: u32) -> io::Result<Peers> {
+        let mut call = Peers {
+            id,
+            ..dev::zeroed()
+        };
+        self.call(dev::PEERS, &mut call)?;
+        Ok(call)
     }
 
     fn load(

@@ -59,6 +59,7 @@ pub mod name_servers;
 pub mod names;
 pub mod networks;
 pub mod pages;
+pub mod peers;
 pub mod ports;
 pub mod priority;
 pub mod resize;

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use abi::boot::Boot;
 use abi::dev::{
-    self, AddDevice, Create, Exec, ExecState, Info, NetworkInfo, Publish, PublishedPort, Resize,
-    Settle, Stats, Status,
+    self, AddDevice, Create, Exec, ExecState, Info, NetworkInfo, Peers, Publish, PublishedPort,
+    Resize, Settle, Stats, Status,
 };
 use abi::live::{Answer, Refusal, Verdict};
 use abi::network::{BRIDGE, Subnet};
@@ -432,6 +432,15 @@ impl Device for Mock {
             }
         });
         Ok(all.collect())
+    }
+
+    fn peers(&self, id: u32) -> io::Result<Peers> {
+        self.with(id, |_| {
+            Ok(Peers {
+                id,
+                ..dev::zeroed()
+            })
+        })
     }
 
     fn publish(&self, call: &mut Publish) -> io::Result<()> {

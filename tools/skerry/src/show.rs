@@ -13,7 +13,7 @@ use crate::instances::{has_ended, label};
 use crate::loans::{Class, CpuRange};
 use crate::state::Record;
 use crate::stats::Usage;
-use crate::{devices, networks, ports, resize, size};
+use crate::{devices, networks, peers, ports, resize, size};
 
 /// An instance in `ls --json`. Memory in bytes, points in time in seconds since 1970.
 #[derive(Debug, Serialize)]
@@ -86,6 +86,8 @@ pub struct Inspected<'a> {
     pub cpu_range: Option<CpuRange>,
     /// Numbers of CPUs that others have of it by their class, by their names.
     pub lent: Option<&'a BTreeMap<String, u32>>,
+    /// Instances with which it exchanges messages.
+    pub peers: Vec<peers::Shown>,
     /// Figures of what it has used so far.
     pub usage: Usage,
 }
@@ -230,6 +232,7 @@ impl<'a> Inspected<'a> {
             class: record.and_then(|record| record.options.class),
             cpu_range: record.and_then(|record| record.options.cpu_range),
             lent: record.map(|record| &record.lent),
+            peers: Vec::new(),
             usage: Usage::new(used),
         }
     }
@@ -474,6 +477,7 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
         ("request to first user instruction", time(all.run_us)),
     ];
     rows.extend(all.instance.network.iter().flat_map(networks::Shown::lines));
+    rows.extend(all.peers.iter().map(|peer| ("peer", peer.to_string())));
     let usage = &all.usage;
     let seconds = |us: f64| format!("{:.3} s", us / 1e6);
     rows.extend([

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
-use abi::descriptor::{Descriptor, MemRange};
+use abi::descriptor::{Descriptor, FLAG_PEERS, MemRange};
 use abi::layout::PAGE_SIZE;
 use abi::live::{self, Entry, Holdings, Refusal};
 
@@ -97,6 +97,9 @@ impl Holdings for Staged<'_> {
     }
     fn functions(&self) -> Option<&[Entry]> {
         None
+    }
+    fn has_places(&self) -> bool {
+        self.0.has(FLAG_PEERS)
     }
 }
 

@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering;
 use abi::descriptor::{self, MemRange};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::live::{self, Answer, Answers, Live, Refusal, Verdict};
+use abi::messages::MAX_NAMES;
 use ring::epoch::Table;
 
 use super::{InstanceCpu, Owner, Partition, Sharing, available_more, choose_more, cpus_now};
@@ -105,6 +106,8 @@ pub(super) struct Pending {
     epoch: u64,
     /// Undoes what it did to memory, if it did ([`Granules::split_off`]).
     mark: Option<usize>,
+    /// Only peers change by it, and nobody waits for it: the next change may take its place.
+    is_of_peers: bool,
     /// Number of CPUs before it.
     cpus: usize,
     /// Number of these that the instance keeps.
@@ -243,10 +246,8 @@ impl Partition {
         if !self.started || self.halting {
             return Err(GrowError::Stopped);
         }
-        // An instance looks for its functions in the first epoch, which is there until it answers.
-        let awaits_first =
-            !self.functions.is_empty() && self.answers().last.load(Ordering::Acquire) == 0;
-        if self.pending.is_some() || awaits_first {
+        let is_change = |pending: Pending| !pending.is_of_peers;
+        if self.pending.is_some_and(is_change) || self.awaits_first() {
             return Err(GrowError::Pending);
         }
         let bytes = more.memory.as_ref().map_or(0, Granules::bytes);
@@ -276,9 +277,8 @@ impl Partition {
             .map_or(0, |new| new.runs_of(0..u64::MAX).count());
         let runs = self.granules().runs_of(first..u64::MAX).count() + runs;
         let functions = self.functions.entries().count();
-        if runs + cpus + more.cpus.len() + functions + usize::from(less.reclaims)
-            > live::MAX_ENTRIES
-        {
+        let others = functions + MAX_NAMES + usize::from(less.reclaims);
+        if runs + cpus + more.cpus.len() + others > live::MAX_ENTRIES {
             return Err(GrowError::Supervisor);
         }
         self.cpus
@@ -302,6 +302,7 @@ impl Partition {
         self.pending = Some(Pending {
             epoch,
             mark,
+            is_of_peers: false,
             cpus,
             keeps,
             keeps_bytes,
@@ -312,9 +313,9 @@ impl Partition {
         Ok(epoch)
     }
 
-    /// Writes an epoch: so many of the CPUs, the functions, so many bytes of memory but the first,
-    /// and whether caches give up memory first.
-    pub(super) fn publish_table(&self, cpus: usize, bytes: u64, reclaims: bool) -> u64 {
+    /// Writes an epoch: so many of the CPUs, the functions, the peers, so many bytes of memory but
+    /// the first, and whether caches give up memory first.
+    pub(super) fn publish_table(&mut self, cpus: usize, bytes: u64, reclaims: bool) -> u64 {
         let frames = self.staged.total_frames()..bytes / PAGE_SIZE as u64;
         let live = self.live();
         let granules = self.granules();
@@ -326,13 +327,45 @@ impl Partition {
             phys: phys::of(run.at).0,
             count: run.count,
         });
-        let functions = || self.functions.entries();
-        let order = reclaims.then_some(live::RECLAIM);
-        let orders = usize::from(reclaims);
-        let count = cpus + functions().count() + granules.runs_of(frames).count() + orders;
+        let others = || {
+            self.functions
+                .entries()
+                .chain(self.shared().places.entries())
+                .chain(reclaims.then_some(live::RECLAIM))
+        };
+        let count = cpus + others().count() + granules.runs_of(frames).count();
         let table = Table::new(&live.counter, &live.count, &live.entries);
-        let listed = listed.chain(functions()).chain(order);
-        table.publish(count, listed.chain(runs.map(live::memory)))
+        let listed = listed.chain(others());
+        let epoch = table.publish(count, listed.chain(runs.map(live::memory)));
+        self.places_mut().told();
+        epoch
+    }
+
+    /// Tells the instance of peers that have come or gone, by an epoch, unless it has not answered
+    /// the last one: then once it has. To be called when its doorbell rings, and from time to time.
+    pub fn publish_peers(&mut self) {
+        let is_due = self.shared().places.is_stale() && self.started && !self.halting;
+        if !is_due || self.pending.is_some() || self.awaits_first() {
+            return;
+        }
+        let (cpus, keeps_bytes) = (self.cpus.len(), self.memory_bytes());
+        let epoch = self.publish_table(cpus, keeps_bytes, false);
+        self.pending = Some(Pending {
+            epoch,
+            mark: None,
+            is_of_peers: true,
+            cpus,
+            keeps: cpus,
+            keeps_bytes,
+            adopted: false,
+            rung_ns: timer::now_ns(),
+        });
+        self.ring();
+    }
+
+    /// An instance looks for its functions in the first epoch, which is there until it answers.
+    fn awaits_first(&self) -> bool {
+        !self.functions.is_empty() && self.answers().last.load(Ordering::Acquire) == 0
     }
 
     fn live(&self) -> &Live {
@@ -364,7 +397,11 @@ impl Partition {
         }
         let now = timer::now_ns();
         let Pending {
-            epoch, mark, cpus, ..
+            epoch,
+            mark,
+            is_of_peers,
+            cpus,
+            ..
         } = *pending;
         let overdue = now.saturating_sub(pending.rung_ns) > RING_AGAIN_NS;
         if overdue {
@@ -383,6 +420,11 @@ impl Partition {
                 // Whoever answers is ready for its further CPUs, whether it says so or not: nobody
                 // is to ask for one later that has left.
                 self.start_further_cpus();
+                self.places_mut().answered();
+                if is_of_peers {
+                    self.pending = None;
+                    return None;
+                }
                 if let Some(pending) = &mut self.pending {
                     pending.adopted = true;
                 }
@@ -397,6 +439,12 @@ impl Partition {
                 }
                 self.settle_adopted()
             }
+            // Its peers are what they were for it, until the next epoch.
+            Verdict::Refused(refusal) if is_of_peers => {
+                log::error!("instance {} refuses its peers: {refusal}", self.id);
+                self.pending = None;
+                None
+            }
             Verdict::Refused(refusal) => {
                 // Without memory for the list it stays pending, and is tried again.
                 let memory = match mark {
@@ -405,7 +453,12 @@ impl Partition {
                 };
                 self.pending = None;
                 // Nobody is to find what comes back in the table that it comes back from.
+                let is_stale = self.shared().places.is_stale();
                 self.publish_table(cpus, self.memory_bytes(), false);
+                if is_stale {
+                    // It is not rung for this epoch.
+                    self.places_mut().tell_again();
+                }
                 // The CPUs never left the park page.
                 give_back(self.cpus.drain(cpus..));
                 let memory = memory.map(|mut memory| {

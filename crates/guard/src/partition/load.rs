@@ -6,10 +6,13 @@
 use core::fmt;
 
 use abi::descriptor::{
-    Descriptor, FLAG_INVARIANT_TSC, FLAG_NETWORK, FLAG_SEEDED, FLAG_TSC_DEADLINE, FLAG_X2APIC,
-    MAX_RANGES, MemRange, RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS, Reserved,
+    Descriptor, FLAG_INVARIANT_TSC, FLAG_NETWORK, FLAG_PEERS, FLAG_SEEDED, FLAG_TSC_DEADLINE,
+    FLAG_X2APIC, MAX_RANGES, MemRange, RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS, Reserved,
 };
-use abi::layout::{ANSWERS, DESCRIPTOR, GRANULE_FRAMES, LIVE, NETWORK, PAGE_SIZE, PARK, WINDOW};
+use abi::layout::{
+    ANSWERS, DESCRIPTOR, GRANULE_FRAMES, LIVE, MESSAGES, NETWORK, PAGE_SIZE, PARK, WINDOW,
+};
+use abi::messages::MAX_PLACES;
 use abi::{Network, Window, descriptor, live};
 use arrayvec::ArrayVec;
 
@@ -144,6 +147,9 @@ impl Partition {
         }
         if spec.network {
             d.flags |= FLAG_NETWORK;
+        }
+        if spec.peers {
+            d.flags |= FLAG_PEERS;
         }
         for run in &runs {
             let range = MemRange {
@@ -330,7 +336,18 @@ impl Partition {
                 access: Access::ReadExecute,
             },
         ];
-        let maps: ArrayVec<Shared, 6> = always.into_iter().chain(network).collect();
+        let message_pages = shared.places.mapped().flatten();
+        let messages = message_pages.enumerate().map(|(number, at)| Shared {
+            va: MESSAGES + number * PAGE_SIZE,
+            at,
+            pages: 1,
+            access: match number % 2 {
+                0 => Access::ReadWrite,
+                _ => Access::Read,
+            },
+        });
+        let maps: ArrayVec<Shared, { 6 + 2 * MAX_PLACES }> =
+            always.into_iter().chain(network).chain(messages).collect();
         let first = self.next_frame;
         let mut next = first;
         let plan = Plan {

@@ -13,6 +13,7 @@ mod health;
 mod load;
 mod network;
 mod pause;
+mod peers;
 pub mod quarantine;
 mod recovery;
 mod watch;
@@ -26,7 +27,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use abi::descriptor::{self, CpuEntry, Descriptor};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::window::BadFrames;
-use abi::{Network, Window, live, window};
+use abi::{Network, Window, live, messages, window};
 use arrayvec::ArrayVec;
 use functions::Functions;
 pub use functions::{AssignError, Function, MAX_FUNCTIONS};
@@ -37,6 +38,8 @@ use lfmutex::{Mutex, Once};
 pub use load::LoadError;
 pub use network::NetworkPages;
 pub use pause::Pause;
+pub use peers::Offer;
+use peers::Places;
 use recovery::Recovery;
 use ring::mailbox::{Order, Publisher};
 pub use topology::cores::Sharing;
@@ -285,12 +288,13 @@ impl fmt::Display for CreateError {
 impl core::error::Error for CreateError {}
 
 /// Memory of the supervisor's that an instance sees: descriptor, its dynamic part, window with the
-/// page of answers behind it, and the pages of its network if it has one.
+/// page of answers behind it, the pages of its network if it has one, and those of its peers.
 struct SharedPages {
     descriptor: Block,
     live: Block,
     window: Block,
     network: Option<NetworkPages>,
+    places: Places,
 }
 
 /// Orders of the blocks.
@@ -317,8 +321,8 @@ impl SharedPages {
 ///
 /// # fn example(archive: &[u8], blob: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
 /// let sharing = Sharing::WholeCores;
-/// let (cpus, memory, network) = (2, 64 << 20, false);
-/// let spec = Spec { id: 1, cpus, sharing, memory, network, label: "web", cmdline: "" };
+/// let (cpus, memory, network, peers) = (2, 64 << 20, false, false);
+/// let spec = Spec { id: 1, cpus, sharing, memory, network, peers, label: "web", cmdline: "" };
 /// let mut partition = Partition::create(&spec)?;
 /// partition.announce_initramfs(archive.len() as u64)?;
 /// partition.write_initramfs(0, archive)?;
@@ -435,6 +439,8 @@ pub struct Spec<'a> {
     pub memory: u64,
     /// Whether it has a network.
     pub network: bool,
+    /// Whether it has places for peers.
+    pub peers: bool,
     /// Name of the instance, for messages.
     pub label: &'a str,
     /// Command line of the instance's kernel.
@@ -463,6 +469,9 @@ impl Partition {
         if !mem::has_room(descriptor::SIZE * 2 + live::SIZE + Window::SIZE) {
             return Err(CreateError::Window);
         }
+        if spec.peers && !mem::has_room(messages::SIZE) {
+            return Err(CreateError::Window);
+        }
         if spec.network && !mem::has_room(Network::SIZE) {
             return Err(CreateError::Network);
         }
@@ -480,6 +489,10 @@ impl Partition {
             network: match spec.network {
                 true => Some(NetworkPages::take().ok_or(CreateError::Network)?),
                 false => None,
+            },
+            places: match spec.peers {
+                true => Places::take().ok_or(CreateError::Window)?,
+                false => Places::default(),
             },
         };
         // In place: it is half as large as this thread's stack, which an interrupt must fit on as
@@ -613,8 +626,9 @@ impl Partition {
         if self.started {
             return Err(LoadError::Started);
         }
-        let cr3 = self.load()?;
-        if !self.functions.is_empty() {
+        let cr3 = self.load().inspect_err(|_| self.places_mut().leave())?;
+        self.places_mut().started();
+        if !self.functions.is_empty() || self.shared().places.has_peer() {
             self.publish_table(self.cpus.len(), self.memory_bytes(), false);
             self.functions.hand_over();
         }

@@ -352,6 +352,7 @@ fn interrupts() -> String {
             irq::RESCHEDULE_VECTOR => "reschedule",
             irq::TLB_VECTOR => "TLB shootdown",
             irq::DOORBELL_VECTOR => "doorbell",
+            irq::PEER_VECTOR => "peer doorbell",
             irq::SPURIOUS_VECTOR => "spurious",
             0x30..0x40 => "ISA line",
             _ => "",

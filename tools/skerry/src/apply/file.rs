@@ -14,7 +14,7 @@ use crate::instances::{CreateOptions, OnHang};
 use crate::networks::Network;
 use crate::ports::Port;
 use crate::restart::Policy;
-use crate::{names, networks, size};
+use crate::{names, networks, peers, size};
 
 /// A set of instances, as `skerry apply` makes them.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -70,6 +70,10 @@ struct Declared {
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     ports: Vec<Port>,
+    /// Instances with which it exchanges messages, which name it, too: at most eight.
+    #[serde(default)]
+    #[schemars(length(max = 8))]
+    peers: Vec<String>,
     /// Policy for its end.
     #[serde(default)]
     #[schemars(
@@ -208,6 +212,7 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
         if !declared.ports.is_empty() && declared.net == Network::None {
             return wrong("ports", "they need a network: net = \"bridge\"");
         }
+        peers::check(&declared.peers, Some(&name)).map_err(|failure| place("peers", failure))?;
         if declared.cpus == 0 {
             return wrong("cpus", "an instance needs a CPU");
         }
@@ -223,6 +228,7 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
                 .map_err(|failure| place("ip", failure))?,
             network: declared.net,
             ports: declared.ports,
+            peers: declared.peers,
             // None: what takes an instance's place begins while that one has its devices.
             devices: Vec::new(),
             unsafe_dma: false,

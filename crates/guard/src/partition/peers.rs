@@ -1,0 +1,272 @@
+//! Peers of an instance, and the pages that it shares with them (`docs/messages.md`).
+//!
+//! A place's pages are mapped from the instance's start to its end. They get another peer only when
+//! the one before is gone, the instance has answered an epoch without it, and nobody else holds
+//! them.
+
+use alloc::sync::Arc;
+
+use abi::layout::PAGE_SIZE;
+use abi::live::{self, Entry};
+use abi::messages::{Counters, MAX_PLACES, MessagePage, PLACE_BYTES, Peer};
+use arrayvec::ArrayVec;
+
+use super::Partition;
+use crate::irq;
+use crate::mem::alloc::Block;
+use crate::mem::frame::Frame;
+
+const ORDER: u8 = (PLACE_BYTES / PAGE_SIZE).ilog2() as u8;
+
+/// Two pages that two peers share, of which each writes one.
+#[derive(Clone)]
+struct Pages(Arc<Block>);
+
+impl Pages {
+    /// Page 0 or 1.
+    fn page(&self, number: usize) -> &MessagePage {
+        assert!(number < 2, "a place has two pages");
+        // SAFETY: a block of two pages, ours as long as `self`, zeroed when it was made; a page of
+        // messages is a page of atomics, so instances may write while we read.
+        unsafe { &*self.0.ptr().cast::<MessagePage>().add(number) }
+    }
+}
+
+/// Use of a place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// By nobody, as far as this instance knows.
+    None,
+    /// Offered to an instance that is being started.
+    Offered,
+    /// By a peer.
+    Peer(Peer),
+    /// By a peer that is gone; whether an epoch without it was written, which the instance has not
+    /// answered yet.
+    Left { is_told: bool },
+}
+
+struct Place {
+    pages: Pages,
+    /// Number of the page that this instance writes.
+    own: usize,
+    used: Use,
+    /// Pages that the place had before it joined a peer's, until the instance has started.
+    spare: Option<Pages>,
+}
+
+/// All places of an instance: none if it was created without names of peers.
+#[derive(Default)]
+pub(super) struct Places {
+    places: ArrayVec<Place, MAX_PLACES>,
+    /// Peers have changed since the last epoch was written.
+    is_stale: bool,
+}
+
+/// A place of an instance, for another one that is about to start and to be its peer.
+pub struct Offer {
+    place: u8,
+    pages: Pages,
+    /// Number of the page that the other one writes.
+    page: usize,
+}
+
+impl Offer {
+    /// Number of the place in the instance that offers it.
+    #[must_use]
+    pub fn place(&self) -> u8 {
+        self.place
+    }
+}
+
+/// A place's pages as they are mapped: first the one that the instance writes, then the peer's.
+pub(super) type Mapped = [Frame; 2];
+
+impl Places {
+    /// Places for the peers of an instance; `None` without memory.
+    pub(super) fn take() -> Option<Self> {
+        let mut places = ArrayVec::new();
+        for _ in 0..MAX_PLACES {
+            places.push(Place {
+                pages: Pages(Arc::new(Block::zeroed(ORDER)?)),
+                own: 0,
+                used: Use::None,
+                spare: None,
+            });
+        }
+        Some(Self {
+            places,
+            is_stale: false,
+        })
+    }
+
+    /// The pages of all places, in order.
+    pub(super) fn mapped(&self) -> impl Iterator<Item = Mapped> {
+        self.places.iter().map(|place| {
+            let first = place.pages.0.first();
+            [place.own, 1 - place.own].map(|number| first.add(number as u64))
+        })
+    }
+
+    fn peers(&self) -> impl Iterator<Item = (&Place, Peer)> {
+        self.places.iter().filter_map(|place| match place.used {
+            Use::Peer(peer) => Some((place, peer)),
+            _ => None,
+        })
+    }
+
+    /// Entries for the peers in a descriptor's dynamic part.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+        self.peers()
+            .map(|(_, peer)| live::peer(&peer, irq::PEER_VECTOR))
+    }
+
+    pub(super) fn has_peer(&self) -> bool {
+        self.peers().next().is_some()
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.is_stale
+    }
+
+    /// Takes in that an epoch with these peers was written.
+    pub(super) fn told(&mut self) {
+        self.is_stale = false;
+        for place in &mut self.places {
+            if let Use::Left { is_told } = &mut place.used {
+                *is_told = true;
+            }
+        }
+    }
+
+    /// Has the instance be told once more, by an epoch for which it is rung.
+    pub(super) fn tell_again(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// Takes in that the instance has adopted the last epoch that was written.
+    pub(super) fn answered(&mut self) {
+        for place in &mut self.places {
+            if place.used == (Use::Left { is_told: true }) {
+                place.used = Use::None;
+            }
+        }
+    }
+
+    /// Takes in that the instance has started, with the places that it has joined.
+    pub(super) fn started(&mut self) {
+        self.places.iter_mut().for_each(|place| place.spare = None);
+    }
+
+    /// Leaves all peers that it has joined, because the instance has not started.
+    pub(super) fn leave(&mut self) {
+        for place in &mut self.places {
+            if let Some(spare) = place.spare.take() {
+                (place.pages, place.own, place.used) = (spare, 0, Use::None);
+            }
+        }
+    }
+
+    fn offer(&mut self) -> Option<Offer> {
+        let mut places = self.places.iter_mut().enumerate();
+        let is_free = |place: &mut Place| {
+            place.used == Use::None && Arc::get_mut(&mut place.pages.0).is_some()
+        };
+        let (number, place) = places.find_map(|(n, place)| is_free(place).then_some((n, place)))?;
+        for page in 0..2 {
+            place.pages.page(page).reset();
+        }
+        place.used = Use::Offered;
+        Some(Offer {
+            place: number as u8,
+            pages: place.pages.clone(),
+            page: 1 - place.own,
+        })
+    }
+}
+
+impl Partition {
+    fn places(&self) -> &Places {
+        &self.shared().places
+    }
+
+    pub(super) fn places_mut(&mut self) -> &mut Places {
+        &mut self.shared.as_mut().expect("there until the end").places
+    }
+
+    /// APIC id of the CPU that takes doorbells of peers: the first one, which never leaves.
+    #[must_use]
+    pub fn doorbell_apic_id(&self) -> Option<u32> {
+        self.cpus.first().map(|cpu| cpu.apic_id)
+    }
+
+    /// Offers a place to an instance that is about to start; `None` if none is free, or this one
+    /// does not run. [`Self::set_peer`] or [`Self::take_back_offer`] has to follow.
+    pub fn offer(&mut self) -> Option<Offer> {
+        if !self.started || self.halting {
+            return None;
+        }
+        self.places_mut().offer()
+    }
+
+    /// Takes back an offer that was not accepted.
+    pub fn take_back_offer(&mut self, place: u8) {
+        let places = &mut self.places_mut().places;
+        if let Some(place) = places.get_mut(usize::from(place))
+            && place.used == Use::Offered
+        {
+            place.used = Use::None;
+        }
+    }
+
+    /// Has a peer, which has accepted the place that was offered to it. The instance is told by the
+    /// next epoch.
+    pub fn set_peer(&mut self, peer: Peer) {
+        let places = self.places_mut();
+        if let Some(place) = places.places.get_mut(usize::from(peer.place))
+            && place.used == Use::Offered
+        {
+            place.used = Use::Peer(peer);
+            places.is_stale = true;
+        }
+    }
+
+    /// Accepts the place that a peer offers, before this instance starts; the peer's own place in
+    /// `peer` does not count. False if there is no place for it.
+    pub fn join(&mut self, offer: Offer, peer: Peer) -> bool {
+        if self.started {
+            return false;
+        }
+        let mut places = self.places_mut().places.iter_mut().enumerate();
+        let Some((number, place)) = places.find(|(_, place)| place.used == Use::None) else {
+            return false;
+        };
+        let place_number = number as u8;
+        place.spare = Some(core::mem::replace(&mut place.pages, offer.pages));
+        place.own = offer.page;
+        place.used = Use::Peer(Peer {
+            place: place_number,
+            ..peer
+        });
+        true
+    }
+
+    /// Takes in that an instance is gone. True if it was a peer.
+    pub fn part_from(&mut self, instance: u32) -> bool {
+        let places = self.places_mut();
+        let is_it =
+            |place: &&mut Place| matches!(place.used, Use::Peer(peer) if peer.instance == instance);
+        let Some(place) = places.places.iter_mut().find(is_it) else {
+            return false;
+        };
+        place.used = Use::Left { is_told: false };
+        places.is_stale = true;
+        true
+    }
+
+    /// Peers of the instance, each with the counts of this one's kernel, which are its word.
+    pub fn peers(&self) -> impl Iterator<Item = (Peer, &Counters)> {
+        let peers = self.places().peers();
+        peers.map(|(place, peer)| (peer, &place.pages.page(place.own).counters))
+    }
+}
