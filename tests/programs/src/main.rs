@@ -59,6 +59,7 @@ mod lost_wakeups;
 mod mappings;
 mod meminfo;
 mod memory;
+mod messages;
 mod mm_queries;
 mod mm_stress;
 mod mount_api;
@@ -246,6 +247,11 @@ fn main() -> ExitCode {
         ["canary", arguments @ ..] => canary::run(arguments),
         ["growth", bytes] => growth::run(bytes),
         ["moved-pages", kib, done] => moved_pages::run(kib, done),
+        ["messages-echo", file] => messages::echo(file),
+        ["messages-ping", file, count, way] => messages::ping(file, count, way),
+        ["messages-flood", file] => messages::flood(file),
+        ["messages-check", file, count, ends] => messages::check(file, count, ends),
+        ["messages-errors", file] => messages::errors(file),
         ["new-cpus", count] => new_cpus::run(count),
         ["leaving-cpus"] => leaving_cpus::leave_and_return(),
         ["changing-cpus"] => leaving_cpus::change(),

@@ -68,6 +68,11 @@ pub fn tests() -> Vec<Test> {
             run: partitions::life,
         },
         Test {
+            name: "machine/messages",
+            place: SkerryMachine,
+            run: partitions::messages,
+        },
+        Test {
             name: "machine/faults",
             place: SkerryMachine,
             run: partitions::faults,

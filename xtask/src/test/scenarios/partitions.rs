@@ -26,6 +26,7 @@ const EXEC: &str = include_str!("../../../../tests/cases/exec.cases");
 const CHURN: &str = include_str!("../../../../tests/cases/churn.cases");
 const FAULTS: &str = include_str!("../../../../tests/cases/faults.cases");
 const ENDS: &str = include_str!("../../../../tests/cases/ends.cases");
+const MESSAGES: &str = include_str!("../../../../tests/cases/messages.cases");
 const RESERVE: &str = include_str!("../../../../tests/cases/reserve.cases");
 const FOUR: &str = include_str!("../../../../tests/cases/four.cases");
 
@@ -573,6 +574,13 @@ pub fn reserve(setting: &Setting) -> Result<Vec<Check>> {
     let steps = batch::steps(RESERVE, &[])?;
     let steps: Vec<_> = steps.into_iter().map(|step| step.limit(120)).collect();
     batch::run(machine, &steps)
+}
+
+/// Messages between instances: exchanged, flooded, with ends on both sides.
+pub fn messages(setting: &Setting) -> Result<Vec<Check>> {
+    let steps = batch::steps(MESSAGES, &[])?;
+    let steps: Vec<_> = steps.into_iter().map(|step| step.limit(90)).collect();
+    batch::run(machine(setting, "messages", 5, 900)?, &steps)
 }
 
 /// Four instances at once.
