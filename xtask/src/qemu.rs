@@ -49,6 +49,13 @@ pub enum Boot {
     },
 }
 
+/// A unit that confines what devices read and write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Iommu {
+    /// VT-d.
+    Intel,
+}
+
 /// The hardware of a machine.
 #[derive(Clone, Debug)]
 pub struct Hardware {
@@ -68,6 +75,8 @@ pub struct Hardware {
     /// Networks of virtio network cards, the first of which is `eth0`: what QEMU's `-netdev` is
     /// given, without an `id`.
     pub networks: Vec<OsString>,
+    /// Unit that confines devices.
+    pub iommu: Option<Iommu>,
     /// Wait for gdb before the first instruction.
     pub gdb: bool,
     /// Anything else for QEMU.
@@ -119,6 +128,15 @@ pub fn command(hardware: &Hardware, boot: &Boot, log: &Path) -> Command {
     qemu.args(["-chardev", "stdio,id=com2,signal=off"]);
     qemu.args(["-device", "isa-serial,iobase=0x3f8,irq=4,chardev=com1"]);
     qemu.args(["-device", "isa-serial,iobase=0x2f8,irq=3,chardev=com2"]);
+    // Before all that it is to translate for.
+    if hardware.iommu == Some(Iommu::Intel) {
+        qemu.args(["-device", "intel-iommu,intremap=off,aw-bits=48"]);
+    }
+    // A virtio device goes by it only if it is told to.
+    let platform = match hardware.iommu {
+        Some(_) => ",iommu_platform=on",
+        None => "",
+    };
     match boot {
         Boot::Kernel {
             kernel,
@@ -142,14 +160,18 @@ pub fn command(hardware: &Hardware, boot: &Boot, log: &Path) -> Command {
         let drive = format!("if=none,id=disk{n},format=raw,discard=unmap,file=");
         qemu.arg("-drive")
             .arg(option(&[drive.as_ref(), image.as_os_str()]));
-        qemu.args(["-device", &format!("virtio-blk-pci,drive=disk{n}")]);
+        qemu.args([
+            "-device",
+            &format!("virtio-blk-pci,drive=disk{n}{platform}"),
+        ]);
     }
     for (n, network) in hardware.networks.iter().enumerate() {
         let mut network = network.clone();
         network.push(format!(",id=net{n}"));
         qemu.arg("-netdev").arg(network);
         // Nothing boots from a network, and firmware for that may not be there.
-        qemu.args(["-device", &format!("virtio-net-pci,netdev=net{n},romfile=")]);
+        let device = format!("virtio-net-pci,netdev=net{n},romfile={platform}");
+        qemu.args(["-device", &device]);
     }
     if hardware.gdb {
         qemu.args(["-s", "-S"]);

@@ -12,7 +12,7 @@ use clap::Args;
 
 use super::{Addition, Ending, Kernel, Machine, Outcome, Streams, last_lines};
 use crate::paths;
-use crate::qemu::{Board, Firmware, Hardware};
+use crate::qemu::{Board, Firmware, Hardware, Iommu};
 
 /// The exit status for a command that did not end in time.
 const TIMED_OUT: u8 = 124;
@@ -75,6 +75,9 @@ pub struct Arguments {
     /// `user,hostfwd=tcp:127.0.0.1:8080-:80`; may be given several times
     #[arg(long, value_name = "NETDEV")]
     net: Vec<OsString>,
+    /// Have a unit confine what devices read and write
+    #[arg(long, value_enum, value_name = "KIND")]
+    iommu: Option<Iommu>,
     /// Another argument for QEMU
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     qemu_arg: Vec<OsString>,
@@ -139,6 +142,7 @@ fn try_run(arguments: Arguments) -> Result<ExitCode> {
             memory: arguments.mem,
             icount: arguments.icount,
             disks: arguments.disk,
+            iommu: arguments.iommu,
             networks: arguments.net,
             gdb: arguments.gdb,
             extra: arguments.qemu_arg,

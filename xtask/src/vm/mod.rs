@@ -362,6 +362,7 @@ impl Default for Machine {
                 memory: "2G".into(),
                 icount: false,
                 disks: Vec::new(),
+                iommu: None,
                 networks: Vec::new(),
                 gdb: false,
                 extra: Vec::new(),
