@@ -105,7 +105,8 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
 
     start_devices(&boot);
 
-    if let Err(error) = node::init(&boot, linux::network_host()) {
+    let host = linux::network_host();
+    if let Err(error) = node::init(&boot, host, drivers::virtio_pci::bypasses_iommu) {
         log::error!("no instances can be made: {error}");
     }
 

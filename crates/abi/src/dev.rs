@@ -264,8 +264,8 @@ pub struct Info {
     pub cores_lost: u32,
     /// Cores with a thread that did not come back from an instance yet.
     pub cores_quarantined: u32,
-    /// Unused; zero.
-    pub reserved: u32,
+    /// Number of units that confine PCI functions.
+    pub iommus: u32,
     /// All memory.
     pub mem_total: u64,
     /// Free for instances. What the supervisor keeps free for itself is not counted.
@@ -313,7 +313,8 @@ pub const REASON_EXECS: u32 = 12;
 /// `reason` of a failed [`EXEC`]: the instance's first program has not begun.
 pub const REASON_BOOTING: u32 = 13;
 
-/// `reason` of a failed [`ADD_DEVICE`]: there is no IOMMU, and [`DEVICE_UNSAFE_DMA`] was not given.
+/// `reason` of a failed [`ADD_DEVICE`]: no IOMMU translates for the function, and
+/// [`DEVICE_UNSAFE_DMA`] was not given; so it is with the next four.
 pub const REASON_IOMMU: u32 = 14;
 /// `reason` of a failed [`ADD_DEVICE`]: the machine has no such function.
 pub const REASON_NO_FUNCTION: u32 = 15;
@@ -367,6 +368,19 @@ pub const REASON_OVERLAP: u32 = 33;
 pub const REASON_NETWORKS: u32 = 34;
 /// `reason`: the name of a peer is none that an instance can have, its own, or there twice.
 pub const REASON_PEER: u32 = 36;
+
+/// `reason` of a failed [`ADD_DEVICE`]: the firmware has the function use memory of its own.
+pub const REASON_DMA_RESERVED: u32 = 36;
+/// `reason` of a failed [`ADD_DEVICE`]: a bridge or a function beside it may take what the function
+/// sends, or sends in its name.
+pub const REASON_DMA_SHARED: u32 = 37;
+/// `reason` of a failed [`ADD_DEVICE`]: a virtual device that reaches memory without the IOMMU.
+pub const REASON_DMA_BYPASSES: u32 = 38;
+/// `reason` of a failed [`ADD_DEVICE`]: the IOMMU does not answer, or has no domain left.
+pub const REASON_DMA_UNANSWERED: u32 = 39;
+/// `reason` of a failed [`ADD_DEVICE`]: other functions of the instance are confined, and this one
+/// cannot be.
+pub const REASON_DMA_MIXED: u32 = 40;
 
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;
@@ -428,7 +442,8 @@ pub struct Create {
 /// Most PCI functions of an instance.
 pub const MAX_DEVICES: usize = 8;
 
-/// `flags` of [`AddDevice`]: the function may reach all memory, as nothing confines it.
+/// `flags` of [`AddDevice`]: the function may reach all memory, if nothing confines it. In a
+/// [`Status`]: nothing does.
 pub const DEVICE_UNSAFE_DMA: u32 = 1;
 
 /// See [`ADD_DEVICE`].
@@ -545,8 +560,8 @@ pub struct Status {
     pub ports: [PublishedPort; MAX_PORTS],
     /// Number of these.
     pub port_count: u32,
-    /// Unused; zero.
-    pub reserved: u32,
+    /// Times that its functions were refused memory, at least: not all are reported.
+    pub dma_faults: u32,
     /// Name of the network that it has or had an address of; empty if it has no network.
     pub network_label: [u8; LABEL_BYTES],
     /// Reason for the state, in words.
@@ -696,6 +711,8 @@ pub const EVENT_RENAME: u32 = 12;
 pub const EVENT_PAUSE: u32 = 13;
 /// `kind`: its CPUs go on.
 pub const EVENT_UNPAUSE: u32 = 14;
+/// `kind`: functions of it were refused memory, so often; said again when that has doubled.
+pub const EVENT_DMA_FAULT: u32 = 15;
 
 /// An event's name, as shown to people.
 #[must_use]
@@ -715,6 +732,7 @@ pub const fn event_name(kind: u32) -> &'static str {
         EVENT_RENAME => "rename",
         EVENT_PAUSE => "pause",
         EVENT_UNPAUSE => "unpause",
+        EVENT_DMA_FAULT => "dma-fault",
         _ => "unknown",
     }
 }

@@ -44,6 +44,11 @@ pub const PARK: usize = DESCRIPTOR + (2 << 20);
 /// The kernel image.
 pub const IMAGE: usize = 0xffff_ffff_8000_0000;
 
+/// Address at which confined functions reach frame 0 of their instance; the others follow. Below
+/// are no addresses of theirs: neither 0, which a mistake would name, nor those at which interrupt
+/// messages are taken, which no unit translates.
+pub const DEVICE_ADDRESSES: u64 = 4 << 30;
+
 const _: () = {
     assert!(USER_END < DIRECT);
     assert!(DIRECT < STACKS && STACKS < MMIO && MMIO < DESCRIPTOR && PARK < IMAGE);

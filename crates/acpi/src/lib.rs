@@ -2,15 +2,18 @@
 //! chapter 5).
 //!
 //! Nothing here allocates or interprets AML. Tables are read through [`Memory`], checked for their
-//! checksum, and their lengths are bounded before use: a broken table is treated as absent.
+//! checksum, and their lengths are bounded before use: a broken table is treated as absent, but for
+//! the one that says what confines devices ([`Dmar`]), which is refused.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+mod dmar;
 mod layout;
 mod madt;
 mod mcfg;
 mod power;
 
+pub use dmar::{Dmar, DmarError, Region, Scope, ScopeKind, Unit};
 pub use layout::{Header, Memory, Tables};
 pub use madt::{MadtEntry, local_apic_address};
 pub use mcfg::ConfigWindow;

@@ -5,12 +5,13 @@ use core::fmt;
 use abi::live::Registers;
 use guard::device::FunctionPlace;
 use guard::faults;
-use guard::partition::Function;
+use guard::partition::{self, Function};
+use iommu::{Attachment, Domain};
 use pci::{Abilities, Bar, BarKind, Layout, Msix, Saved};
 
 use crate::claim::StillReaches;
 use crate::registers::answers_alone;
-use crate::{Owner, PciDevice};
+use crate::{NotConfined, Owner, PciDevice};
 
 /// Bytes of a page: the smallest part of the machine's addresses that an instance can be given.
 const PAGE: u64 = 4096;
@@ -30,6 +31,8 @@ pub enum AssignError {
     NoRegisters,
     /// The function was reset, and does not prove it. Nobody gets it any more.
     NotReset,
+    /// Nothing confines it, which it was to be.
+    NotConfined(NotConfined),
 }
 
 impl fmt::Display for AssignError {
@@ -41,6 +44,7 @@ impl fmt::Display for AssignError {
             Self::NoMessages => f.write_str("it has no MSI-X"),
             Self::NoRegisters => f.write_str("it has no registers of its own"),
             Self::NotReset => f.write_str("it does not prove that it was reset"),
+            Self::NotConfined(reason) => write!(f, "{reason}"),
         }
     }
 }
@@ -49,8 +53,7 @@ impl core::error::Error for AssignError {}
 
 /// A function that an instance has, or is to have: no driver of this kernel gets it. Dropped, it is
 /// reset if an instance has had it, and free; one that is not reset then is never given to anybody
-/// again.
-#[derive(Debug)]
+/// again, and reaches nothing if it is confined.
 pub struct AssignedFunction {
     device: &'static PciDevice,
     place: FunctionPlace,
@@ -58,26 +61,43 @@ pub struct AssignedFunction {
     saved: Saved,
     /// Flag: no instance has had it since it was reset.
     is_quiet: bool,
+    /// Hold of the domain that confines it; there until it is dropped, if one does.
+    attachment: Option<Attachment>,
 }
 
 impl PciDevice {
-    /// Takes the function for an instance: it is reset, and quiet. Sleeps.
+    /// Takes the function for an instance, whose domain is to confine it, or nothing: it is reset,
+    /// and quiet. Sleeps.
     ///
     /// # Errors
     /// [`AssignError`].
-    pub fn assign(&'static self, instance: u32) -> Result<AssignedFunction, AssignError> {
+    pub fn assign(
+        &'static self,
+        instance: u32,
+        domain: Option<&Domain>,
+    ) -> Result<AssignedFunction, AssignError> {
         let place = self.place()?;
         (self.ownership.take(Owner::Instance(instance))).map_err(AssignError::Taken)?;
         // As the firmware, or who had it before, has left it.
         pci::set_abilities(&self.registers, Abilities::all(), Abilities::NO_LINE);
         let saved = Saved::of(&self.registers);
         match self.stop(&saved) {
-            Ok(()) => Ok(AssignedFunction {
-                device: self,
-                place,
-                saved,
-                is_quiet: true,
-            }),
+            Ok(()) => {
+                let mut assigned = AssignedFunction {
+                    device: self,
+                    place,
+                    saved,
+                    is_quiet: true,
+                    attachment: None,
+                };
+                if let Some(domain) = domain {
+                    let held = domain.hold(self.function.address);
+                    let held =
+                        held.map_err(|obstacle| AssignError::NotConfined(obstacle.into()))?;
+                    assigned.attachment = Some(held);
+                }
+                Ok(assigned)
+            }
             Err(StillReaches) => {
                 self.ownership.leave_to(Some(Owner::Stuck));
                 log::error!(
@@ -146,7 +166,8 @@ fn registers(bar: u8, of: &Bar) -> Option<Registers> {
 // other one does, and nobody but this crate writes them: an instance has them put back with its
 // reset, if its kernel ever wrote them. Bus mastering is off after a reset, without which it
 // reaches no memory; no driver of this kernel has it meanwhile, so only who it is handed over to
-// can switch that on. `stop` is true after a reset that was seen.
+// can switch that on. `stop` is true after a reset that was seen, or when its unit has said that it
+// lets nothing of the function through.
 unsafe impl Function for AssignedFunction {
     fn place(&self) -> &FunctionPlace {
         &self.place
@@ -154,9 +175,35 @@ unsafe impl Function for AssignedFunction {
 
     fn hand_over(&mut self) {
         self.is_quiet = false;
+        let Some(attachment) = &self.attachment else {
+            return;
+        };
+        // SAFETY: the instance that has it maps its memory in this domain, as the guard asks for
+        // (`domain`).
+        let attached = unsafe { attachment.attach() };
+        if attached.is_err() {
+            log::error!(
+                "PCI function {} reaches nothing: the IOMMU does not answer",
+                self.device.function.address
+            );
+        }
     }
 
     fn stop(&mut self) -> bool {
+        let attachment = self.attachment.as_ref();
+        let is_blocked = attachment.is_some_and(|attachment| attachment.block().is_ok());
+        self.reset() || is_blocked
+    }
+
+    fn domain(&self) -> Option<&dyn partition::Domain> {
+        let attachment = self.attachment.as_ref()?;
+        Some(attachment.domain())
+    }
+}
+
+impl AssignedFunction {
+    /// Resets it, if an instance has had it; false if that is not seen.
+    fn reset(&mut self) -> bool {
         self.is_quiet =
             self.is_quiet || self.device.stop(&self.saved).is_ok() && !faults::doubts_reset();
         self.is_quiet
@@ -165,10 +212,17 @@ unsafe impl Function for AssignedFunction {
 
 impl Drop for AssignedFunction {
     fn drop(&mut self) {
-        let is_quiet = self.stop();
-        let owner = (!is_quiet).then_some(Owner::Stuck);
+        // It is blocked before it is reset: what it does meanwhile meets nobody's memory.
+        self.stop();
+        let attachment = self.attachment.take();
+        let is_free = match attachment {
+            // SAFETY: quiet is what was reset, and what nobody has had since.
+            Some(attachment) => unsafe { attachment.release(self.is_quiet) },
+            None => self.is_quiet,
+        };
+        let owner = (!is_free).then_some(Owner::Stuck);
         self.device.ownership.leave_to(owner);
-        if !is_quiet {
+        if !is_free {
             log::error!(
                 "PCI function {} does not prove that it was reset: nobody gets it any more",
                 self.device.function.address

@@ -92,6 +92,11 @@ impl Ownership {
         }
     }
 
+    /// The owner at this moment.
+    pub(crate) fn now(&self) -> Option<Owner> {
+        Self::owner(self.0.load(Ordering::Acquire))
+    }
+
     /// Takes the function from its owner.
     pub(crate) fn leave_to(&self, owner: Option<Owner>) {
         self.0.store(Self::word(owner), Ordering::Release);
@@ -284,5 +289,7 @@ fn find_all() -> Vec<PciDevice> {
         }
     }
     found.sort_unstable_by_key(|device| device.function.address);
+    // Nobody has a function yet.
+    iommu::start(found.iter().map(|device| &device.function));
     found
 }

@@ -9,7 +9,9 @@
 //! |---|---|
 //! | `config` | configuration space, and the functions there are |
 //! | `claim` | a function that a driver has for itself; letting go of it |
-//! | `given` | a function that an instance has |
+//! | `assigned` | a function that an instance has |
+//! | `confined` | whether something confines what a function reaches |
+//! | `faults` | what confined functions were refused |
 //! | `registers` | its registers |
 //! | `dma` | memory that it reads and writes |
 //! | `vector` | its interrupts |
@@ -20,13 +22,18 @@ extern crate alloc;
 mod assigned;
 mod claim;
 mod config;
+mod confined;
 mod dma;
+mod faults;
 mod registers;
 mod vector;
 
 pub use assigned::{AssignError, AssignedFunction};
 pub use claim::{Claim, ClaimError, StillReaches};
 pub use config::{Owner, PciDevice, pci_devices};
+pub use confined::NotConfined;
 pub use dma::{DeviceAddress, DmaMemory, DmaPage};
+pub use faults::{DmaFault, DmaFaults};
+pub use iommu::{Domain, NoDomain, units as iommu_units};
 pub use registers::{NoRegisters, Registers};
 pub use vector::{NoVector, Vector, init, vector_cpus};

@@ -17,7 +17,7 @@ use crate::claim::Claim;
 
 /// A vector of a CPU.
 #[derive(Debug, Default)]
-struct Slot {
+pub(crate) struct Slot {
     is_taken: AtomicBool,
     event: Event,
     /// The slot of the same CPU whose event is set after this one's: its number and one, or 0.
@@ -25,6 +25,15 @@ struct Slot {
 }
 
 impl Slot {
+    pub(crate) fn event(&self) -> &Event {
+        &self.event
+    }
+
+    /// Gives the vector back, whose messages nobody sends any more.
+    pub(crate) fn free(&self) {
+        self.is_taken.store(false, Ordering::Release);
+    }
+
     fn other<'a>(&self, slots: &'a [Self]) -> Option<&'a Self> {
         let index = self.also.load(Ordering::Acquire).checked_sub(1)?;
         slots.get(index)
@@ -85,7 +94,7 @@ pub fn vector_cpus() -> usize {
 }
 
 /// Takes a free vector of a CPU, and its slot.
-fn take(cpu: CpuId) -> Option<(u8, &'static Slot)> {
+pub(crate) fn take(cpu: CpuId) -> Option<(u8, &'static Slot)> {
     let place = SLOTS.get(cpu.0 as usize)?;
     if place.get().is_none() {
         let mut slots = Vec::new();
@@ -153,7 +162,7 @@ impl Claim {
         };
         let (vector, slot) = take(cpu).ok_or(NoVector)?;
         let Some(message) = device::message(cpu, vector) else {
-            slot.is_taken.store(false, Ordering::Release);
+            slot.free();
             return Err(NoVector);
         };
         let message = MsixEntry {
@@ -212,6 +221,6 @@ impl Drop for Vector {
             write_entry(table, self.entry, None);
         }
         messages.used.retain(|(entry, _)| *entry != self.entry);
-        self.slot.is_taken.store(false, Ordering::Release);
+        self.slot.free();
     }
 }

@@ -7,10 +7,10 @@ use alloc::string::String;
 use alloc::sync::Arc;
 
 use ::net::inet::Host;
-use devices::Claim;
+use devices::{Claim, ClaimError, PciDevice};
 use pci::Function;
 use virtio::pci::Pci;
-use virtqueue::Transport;
+use virtqueue::{Features, Transport};
 
 use crate::pci_parts::{pause, text};
 
@@ -20,6 +20,24 @@ use crate::pci_parts::{pause, text};
 pub fn probe(host: &Arc<Host>) {
     disk::probe();
     net::probe(host);
+}
+
+/// Whether a function is a virtio device that reaches memory without an IOMMU, whatever translates
+/// for the function: one that does not offer `VIRTIO_F_ACCESS_PLATFORM` (virtio 1.3, section 6), or
+/// cannot be asked. The function is reset by that.
+///
+/// # Errors
+/// [`ClaimError`]: somebody has it.
+pub fn bypasses_iommu(device: &'static PciDevice) -> Result<bool, ClaimError> {
+    let Function { vendor, .. } = *device.function();
+    if vendor != virtio::pci::VENDOR {
+        return Ok(false);
+    }
+    let messages = Messages::Shared;
+    let claim = device.claim()?;
+    let transport = Pci::new(Board { claim, messages });
+    let offered = transport.map_or(0, |transport| transport.device_features());
+    Ok(offered & Features::ACCESS_PLATFORM.bits() == 0)
 }
 
 /// Whether drivers of virtio devices of a kind (virtio 1.3, section 5) are to have a function.

@@ -10,9 +10,10 @@
 
 mod own;
 
-use core::sync::atomic::{AtomicU16, Ordering};
+use core::arch::asm;
+use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-use abi::layout::PAGE_SIZE;
+use abi::layout::{DEVICE_ADDRESSES, PAGE_SIZE};
 use acpi::ConfigWindow;
 use arrayvec::ArrayVec;
 use lfmutex::Once;
@@ -22,10 +23,11 @@ use raw_cpuid::CpuId;
 
 use crate::cpu::CpuId as Cpu;
 use crate::mem::alloc::Block;
+use crate::mem::frame::Frame;
 use crate::mem::phys::{self, PhysAddr};
 use crate::mem::{Page, direct};
 pub use crate::paging::kernel::{MmioRegion, Register};
-use crate::{cpu_table, role};
+use crate::{cpu_table, faults, role};
 
 /// Segments of a machine whose configuration space is known; more are left out.
 const MAX_CONFIG_WINDOWS: usize = 16;
@@ -34,22 +36,40 @@ const MAX_CONFIG_WINDOWS: usize = 16;
 const APIC_BYTES: u64 = 1 << 12;
 const MESSAGES: core::ops::Range<u64> = 0xfee0_0000..0xfef0_0000;
 
+/// Bytes that a processor's caches hold as one, at least.
+const CACHE_LINE: usize = 64;
+
 /// Order of the largest block for a device: 2 MiB.
 const MAX_DMA_ORDER: u8 = 9;
 
-pub(crate) type ConfigWindows = ArrayVec<ConfigWindow, MAX_CONFIG_WINDOWS>;
+/// Places that ACPI tells.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// Configuration space.
+    pub config_windows: ArrayVec<ConfigWindow, MAX_CONFIG_WINDOWS>,
+    /// The table of units that confine devices (DMAR): its address and length.
+    pub remapping: Option<(u64, u32)>,
+}
 
-static CONFIG_WINDOWS: Once<ConfigWindows> = Once::new();
+static PLACES: Once<Places> = Once::new();
 
-/// Keeps what ACPI says of configuration space; once.
-pub(crate) fn init(windows: ConfigWindows) {
-    CONFIG_WINDOWS.call_once(|| windows);
+/// Keeps what ACPI says; once.
+pub(crate) fn init(places: Places) {
+    PLACES.call_once(|| places);
+}
+
+/// Physical address and length of ACPI's table of units that confine devices (DMAR), whose checksum
+/// was right at boot; `None` without one, and in an instance.
+#[must_use]
+pub fn remapping_table() -> Option<(u64, usize)> {
+    let (at, len) = PLACES.get()?.remapping?;
+    Some((at, len as usize))
 }
 
 /// Places of PCI Express configuration space, as ACPI says; none in an instance.
 #[must_use]
 pub fn config_windows() -> &'static [ConfigWindow] {
-    CONFIG_WINDOWS.get().map_or(&[], |windows| windows)
+    PLACES.get().map_or(&[], |places| &places.config_windows)
 }
 
 /// Why registers cannot be mapped.
@@ -114,7 +134,22 @@ pub unsafe fn unmap(region: MmioRegion) {
 /// Address at which devices reach a page, as long as somebody holds it.
 #[must_use]
 pub fn bus_address(page: &Page) -> u64 {
-    phys::of(page.frame()).0
+    faults::stray_address().unwrap_or_else(|| address_of(page.frame()))
+}
+
+/// Address at which devices reach a frame: in an instance whose functions are confined, by its
+/// number; otherwise where it is.
+fn address_of(frame: Frame) -> u64 {
+    if role::has_frame_addresses() {
+        by_number(frame.0)
+    } else {
+        phys::of(frame).0
+    }
+}
+
+/// Address at which confined functions of an instance reach its frame of this number.
+pub(crate) const fn by_number(frame: u64) -> u64 {
+    DEVICE_ADDRESSES + frame * PAGE_SIZE as u64
 }
 
 /// A write to memory that interrupts a CPU.
@@ -164,7 +199,7 @@ impl DmaBlock {
     /// Address at which devices reach the first byte.
     #[must_use]
     pub fn bus_address(&self) -> u64 {
-        phys::of(self.block.first()).0
+        address_of(self.block.first())
     }
 
     /// Address of `len` bytes from `offset` on, if they are all in the block.
@@ -192,6 +227,47 @@ impl DmaBlock {
     /// Stores a number in one access, with release order; `None` as with [`Self::load16`].
     pub fn store16(&self, offset: usize, value: u16) -> Option<()> {
         self.word(offset)?.store(value.to_le(), Ordering::Release);
+        Some(())
+    }
+
+    /// The number of 64 bits at an offset that is a multiple of 8, for single accesses.
+    fn long_word(&self, offset: usize) -> Option<&AtomicU64> {
+        let at = self.at(offset, 8).filter(|_| offset.is_multiple_of(8))?;
+        // SAFETY: as in `word`; what the two refer to are different accesses of one kind of memory,
+        // none of which the compiler may rely on.
+        Some(unsafe { AtomicU64::from_ptr(at.cast()) })
+    }
+
+    /// Loads a number in one access, with acquire order; `None` outside of the block, or at an
+    /// offset that is no multiple of 8.
+    #[must_use]
+    pub fn load64(&self, offset: usize) -> Option<u64> {
+        let word = self.long_word(offset)?.load(Ordering::Acquire);
+        Some(u64::from_le(word))
+    }
+
+    /// Stores a number in one access, with release order; `None` as with [`Self::load64`].
+    pub fn store64(&self, offset: usize, value: u64) -> Option<()> {
+        let word = self.long_word(offset)?;
+        word.store(value.to_le(), Ordering::Release);
+        Some(())
+    }
+
+    /// Writes bytes back to memory that are in this processor's caches, for a device that does not
+    /// look there; `None` if they are not all in the block. What was stored before has arrived when
+    /// it returns.
+    pub fn write_back(&self, offset: usize, len: usize) -> Option<()> {
+        let first = self.at(offset, len)?;
+        // The shortest line that there is; a longer one is written back more than once.
+        for line in (0..len + first as usize % CACHE_LINE).step_by(CACHE_LINE) {
+            // SAFETY: changes no memory, and within the block, a line that it begins in apart,
+            // which is whole in the block's page.
+            unsafe {
+                asm!("clflush [{}]", in(reg) first.wrapping_add(line), options(nostack, preserves_flags));
+            };
+        }
+        // SAFETY: orders memory accesses.
+        unsafe { asm!("mfence", options(nostack, preserves_flags)) };
         Some(())
     }
 

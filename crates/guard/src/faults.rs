@@ -4,7 +4,7 @@
 
 use core::hint::black_box;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::layout::PAGE_SIZE;
 
@@ -36,6 +36,8 @@ pub enum Fault {
     /// Writes random words where its peers look for messages, and rings them without a pause, for
     /// ever.
     Scribble,
+    /// Tells a device, of the next page that it is lent, this address in its place.
+    Stray(u64),
 }
 
 impl Fault {
@@ -52,7 +54,10 @@ impl Fault {
             "refuse" => Self::Refuse,
             "ring" => Self::Ring,
             "scribble" => Self::Scribble,
-            _ => return None,
+            name => {
+                let address = name.strip_prefix("stray=")?;
+                Self::Stray(u64::from_str_radix(address, 16).ok()?)
+            }
         })
     }
 }
@@ -73,12 +78,24 @@ pub fn doubts_reset() -> bool {
         && !HAS_DOUBTED.swap(true, Ordering::Relaxed)
 }
 
+/// Address that a device is told next; none is at this one.
+static STRAY: AtomicU64 = AtomicU64::new(NO_STRAY);
+const NO_STRAY: u64 = u64::MAX;
+
+/// The address that a device is to be told in place of a page's, once, if somebody wants that.
+pub(crate) fn stray_address() -> Option<u64> {
+    let is_set = STRAY.load(Ordering::Relaxed) != NO_STRAY;
+    let stray = is_set.then(|| STRAY.swap(NO_STRAY, Ordering::Relaxed))?;
+    (stray != NO_STRAY).then_some(stray)
+}
+
 /// Whether this instance refuses what is new in its descriptor.
 pub(crate) fn refuses_epochs() -> bool {
     REFUSES_EPOCHS.load(Ordering::Relaxed)
 }
 
-/// Fails as told. Returns after [`Fault::Refuse`], and in the supervisor, where it does nothing.
+/// Fails as told. Returns after [`Fault::Refuse`] and [`Fault::Stray`], and in the supervisor,
+/// where it does nothing.
 pub fn inject(_: &FaultToken, fault: Fault) {
     if !role::is_supervisor() {
         fail(fault);
@@ -131,6 +148,7 @@ fn fail(fault: Fault) {
             panic!("on purpose, with interrupts waiting");
         }
         Fault::Refuse => REFUSES_EPOCHS.store(true, Ordering::Relaxed),
+        Fault::Stray(address) => STRAY.store(address, Ordering::Relaxed),
         Fault::Ring => loop {
             ipi::ring_peer();
         },

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use abi::descriptor::FLAG_NETWORK;
+use abi::descriptor::{FLAG_FRAME_ADDRESSES, FLAG_NETWORK};
 use abi::layout::{DESCRIPTOR, NETWORK, WINDOW};
 use abi::{Descriptor, Network, Window};
 use mitigations::Mode;
@@ -66,6 +66,11 @@ pub fn descriptor() -> &'static Descriptor {
 fn adopted() -> Option<&'static Descriptor> {
     // SAFETY: as in `descriptor`.
     unsafe { ADOPTED.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether devices reach this instance's frames by their numbers, as they are confined.
+pub(crate) fn has_frame_addresses() -> bool {
+    adopted().is_some_and(|descriptor| descriptor.has(FLAG_FRAME_ADDRESSES))
 }
 
 /// True in the supervisor. Before there is a descriptor, whoever was not entered as an instance

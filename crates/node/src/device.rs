@@ -158,7 +158,7 @@ fn info(request: &IoctlRequest<'_>) -> Result<usize> {
         cores_free: r.cores_free,
         cores_lost: r.cores_lost,
         cores_quarantined: r.cores_quarantined,
-        reserved: 0,
+        iommus: devices::iommu_units() as u32,
         mem_total: r.mem_total,
         mem_free: r.mem_free,
         mem_granted: r.mem_granted,

@@ -19,6 +19,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use ::devices::Domain;
 use abi::dev::{self, Status};
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
@@ -93,6 +94,8 @@ pub(crate) struct Instance {
 
 struct InstanceState {
     partition: Option<Partition>,
+    /// Domain that confines its functions; `None` if it has none, or nothing does.
+    domain: Option<Domain>,
     status: Status,
     /// Private positions in the window's rings.
     positions: [u64; OUTPUTS],
@@ -170,6 +173,7 @@ impl Instance {
             label: Mutex::new(label),
             record: Mutex::new(InstanceState {
                 partition: Some(partition),
+                domain: None,
                 status,
                 positions: [0; OUTPUTS],
                 stdin_position: 0,
@@ -649,6 +653,7 @@ impl Instance {
             let Some(partition) = record.partition.take() else {
                 return;
             };
+            record.domain = None;
             partition
         };
         part_from(self);
@@ -761,6 +766,7 @@ impl Instance {
             return Err(Errno::EBUSY);
         }
         let partition = record.partition.take();
+        record.domain = None;
         if record.status.state == dev::STATE_CREATED {
             record.status.state = dev::STATE_FAILED;
         }

@@ -14,6 +14,7 @@
 //! | `label` | names of instances |
 //! | `stream_log` | a stream's last bytes, and its readers |
 //! | `device` | `/dev/skerry` |
+//! | `dma_faults` | what devices of instances were refused |
 //! | `stream_files` | streams as files |
 //! | `exec_files` | programs beside the first one as files |
 //! | `network` | the network of instances |
@@ -27,6 +28,7 @@ extern crate alloc;
 
 mod brief;
 mod device;
+mod dma_faults;
 mod events;
 mod exec_files;
 mod instance;
@@ -47,12 +49,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use abi::errno::Errno;
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use brief::lock_briefly;
+use devices::{ClaimError, PciDevice};
 use guard::BootToken;
 use guard::machine_check::{self, BadPage};
 use instance::Instance;
 use label::Label;
 use net::inet::Host;
-use task::{CpuId, Deadline, Event, Group, Mutex, Policy};
+use task::{CpuId, Deadline, Event, Group, Mutex, Once, Policy};
 
 /// Set by doorbells, and by calls that leave something to the node thread.
 static WORK_EVENT: Event = Event::new();
@@ -121,12 +124,18 @@ fn request() {
     WORK_EVENT.set();
 }
 
+/// Whether a function that nobody has is a device of a host's that reaches memory without the
+/// IOMMU, as its driver finds out; an error if somebody has it.
+pub type BypassesIommu = fn(&'static PciDevice) -> core::result::Result<bool, ClaimError>;
+
+static BYPASSES_IOMMU: Once<BypassesIommu> = Once::new();
+
 /// Makes `/dev/skerry` and starts the node thread; `host` gets an interface to the instances when
 /// there is one that has a network. Once, in the supervisor.
 ///
 /// # Errors
 /// `EEXIST`, `ENOMEM`.
-pub fn init(boot: &BootToken, host: &Arc<Host>) -> fs::Result<()> {
+pub fn init(boot: &BootToken, host: &Arc<Host>, bypasses_iommu: BypassesIommu) -> fs::Result<()> {
     // One part in 64 of memory is the same for machines of all sizes: on the smallest it holds the
     // last words of a hundred instances, on the largest all that is kept of each.
     let memory = guard::mem::total_frames() * PAGE_SIZE as u64;
@@ -144,6 +153,8 @@ pub fn init(boot: &BootToken, host: &Arc<Host>) -> fs::Result<()> {
     };
     spawn("scrub", None, scrub_memory)?.set_policy(Policy::Idle);
     spawn("output", None, move_output)?;
+    spawn("dma-faults", None, dma_faults::watch)?;
+    BYPASSES_IOMMU.call_once(|| bypasses_iommu);
     // Doorbells ring on the first CPU, and are masked and unmasked there.
     spawn("node", Some(CpuId(0)), supervise)?.set_policy(Policy::Fifo(NODE_PRIORITY));
     Ok(())

@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+mod access_control;
 mod bar;
 mod control;
 mod function;
@@ -19,6 +20,7 @@ mod tests;
 use core::fmt;
 use core::str::FromStr;
 
+pub use access_control::{leads_up, redirect};
 pub use bar::{Bar, BarKind, Window, WindowKind};
 pub use control::{Abilities, NotReset, Saved, can_reset, reset, set_abilities};
 pub use function::{Function, Layout, capabilities};

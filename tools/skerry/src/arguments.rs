@@ -264,10 +264,10 @@ pub(crate) struct What {
     /// `pci.hide=ADDR` on the kernel's command line.
     #[arg(long = "device", value_name = "ADDR")]
     pub(crate) devices: Vec<String>,
-    /// Give devices though nothing confines their DMA
+    /// Give devices even if nothing confines their DMA
     ///
-    /// There is no support for IOMMUs yet: a device writes wherever its driver, or who broke into
-    /// that, tells it, in the memory of the supervisor and of all instances.
+    /// Without an IOMMU a device writes wherever its driver, or who broke into that, tells it, in
+    /// the memory of the supervisor and of all instances.
     #[arg(long)]
     pub(crate) unsafe_dma: bool,
     /// Network of the instance: none, or a card on the supervisor's switch

@@ -69,6 +69,28 @@ fn refusal(
                               all memory, the supervisor's too: give --unsafe-dma if it is \
                               trusted with that"
             .into(),
+        dev::REASON_DMA_RESERVED => {
+            "the firmware has it use memory of its own (RMRR), so the IOMMU \
+                                     cannot keep it from that: give --unsafe-dma if it is trusted \
+                                     with all memory"
+                .into()
+        }
+        dev::REASON_DMA_SHARED => "a bridge or a function beside it may take what it sends, or \
+                                   send in its name, so the IOMMU does not confine it: put it \
+                                   behind a port with access control (ACS), or give --unsafe-dma \
+                                   if it is trusted with all memory"
+            .into(),
+        dev::REASON_DMA_BYPASSES => "this virtual device reaches memory without the IOMMU: have \
+                                     the host put it behind it (QEMU: iommu_platform=on), or give \
+                                     --unsafe-dma if it is trusted with all memory"
+            .into(),
+        dev::REASON_DMA_UNANSWERED => "the IOMMU does not answer, or has no domain left: see the \
+                                       kernel's log"
+            .into(),
+        dev::REASON_DMA_MIXED => "others of the instance are confined and this one cannot be, or \
+                                  the other way: give them to two instances, or all with \
+                                  --unsafe-dma, first the one that cannot"
+            .into(),
         dev::REASON_NO_FUNCTION => "there is no such PCI function: `lspci -D` lists them".into(),
         dev::REASON_BRIDGE => "it is a bridge: give what is behind it".into(),
         dev::REASON_DRIVER => format!(
@@ -123,6 +145,15 @@ pub fn is_unsafe(status: &Status) -> bool {
     status.device_flags & dev::DEVICE_UNSAFE_DMA != 0
 }
 
+/// Times that an instance's devices were refused memory, for people; empty if never.
+#[must_use]
+pub fn faults(status: &Status) -> String {
+    match status.dma_faults {
+        0 => String::new(),
+        count => count.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::SystemTime;
@@ -172,6 +203,7 @@ mod tests {
     fn each_reason_has_words_of_its_own() {
         let error = io::Error::from_raw_os_error(libc::EIO);
         let mut said: Vec<String> = (dev::REASON_IOMMU..=dev::REASON_DEVICES)
+            .chain(dev::REASON_DMA_RESERVED..=dev::REASON_DMA_MIXED)
             .chain([dev::REASON_NONE])
             .map(|reason| {
                 let call = AddDevice {
@@ -183,6 +215,6 @@ mod tests {
             .collect();
         said.sort();
         said.dedup();
-        assert_eq!(said.len(), 11);
+        assert_eq!(said.len(), 16);
     }
 }

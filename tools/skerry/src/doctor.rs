@@ -10,6 +10,7 @@ use abi::dev::{self, Info, Status};
 use serde::Serialize;
 
 use crate::device::Device;
+use crate::devices;
 use crate::failure::{Result, plain};
 use crate::instances::{self, label};
 use crate::managed::is_aside;
@@ -122,6 +123,7 @@ impl Facts {
                 findings.extend(cpus(info));
                 findings.extend(cores(info));
                 findings.extend(memory(info));
+                findings.push(self.devices(info));
             }
             Err(error) => findings.push(Finding::new(
                 "supervisor",
@@ -144,6 +146,29 @@ impl Facts {
             ));
         }
         findings
+    }
+
+    /// Devices of instances that nothing confines.
+    fn devices(&self, info: &Info) -> Finding {
+        let mut all = self.instances.iter().map(|(status, _)| status);
+        let is_at_large =
+            |status: &&Status| status.state == dev::STATE_RUNNING && devices::is_unsafe(status);
+        match (all.find(is_at_large), info.iommus) {
+            (Some(status), _) => Finding::new(
+                "devices",
+                Grade::Warning,
+                format!(
+                    "nothing confines what devices of {} read and write",
+                    label(status)
+                ),
+                "a machine with an IOMMU, and no --unsafe-dma",
+            ),
+            (None, 0) => Finding::good(
+                "devices",
+                "no IOMMU: an instance gets some with --unsafe-dma only",
+            ),
+            (None, count) => Finding::good("devices", format!("confined by {count} IOMMUs")),
+        }
     }
 
     /// Features without which something is slower or less safe.

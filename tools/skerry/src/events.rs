@@ -52,6 +52,9 @@ struct Shown<'a> {
     health: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<u64>,
+    /// Times that devices of it were refused memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    faults: Option<u64>,
     /// Number of events that are not kept any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     missed: Option<u64>,
@@ -90,6 +93,10 @@ impl<'a> Shown<'a> {
                 exit_code: value,
                 ..shown
             },
+            dev::EVENT_DMA_FAULT => Self {
+                faults: value,
+                ..shown
+            },
             dev::EVENT_LOST => Self {
                 event: shown.event,
                 missed: value,
@@ -119,6 +126,7 @@ impl<'a> Shown<'a> {
             self.epoch.map(|epoch| format!("epoch {epoch}")),
             self.health.map(String::from),
             self.exit_code.map(|code| format!("status {code}")),
+            self.faults.map(|count| format!("{count} so far")),
         ];
         for detail in details.into_iter().flatten() {
             line += &format!(" ({detail})");

@@ -36,6 +36,8 @@ pub struct Instance<'a> {
     pub devices: Vec<String>,
     /// Whether nothing confines what these read and write.
     pub unsafe_dma: bool,
+    /// Times that these were refused memory that is not the instance's, at least.
+    pub dma_faults: u32,
     /// Network of the instance, if it has one.
     pub network: Option<networks::Shown>,
     /// Ports of the machine that lead to it, or did.
@@ -120,6 +122,8 @@ pub struct Resources {
     pub cores: Share<u32>,
     /// Memory.
     pub memory: MemoryShare,
+    /// Units that confine what devices of instances read and write.
+    pub iommus: u32,
     /// Instances there are, in whatever state.
     pub instances: usize,
 }
@@ -190,6 +194,7 @@ impl<'a> Instance<'a> {
             memory: status.mem,
             devices: devices::addresses(status).collect(),
             unsafe_dma: devices::is_unsafe(status),
+            dma_faults: status.dma_faults,
             network: networks::shown(status),
             ports: ports::all(status).map(String::from).collect(),
             mode: "cooperative",
@@ -279,6 +284,7 @@ impl Resources {
                 leaked: info.mem_leaked,
                 quarantined: info.mem_quarantined,
             },
+            iommus: info.iommus,
             instances,
         }
     }
@@ -441,6 +447,14 @@ pub fn resources(r: &Resources, out: &mut dyn Write) -> io::Result<()> {
         rows.insert(1, row("cores", counts(&r.cores)));
     }
     table(&rows, out)?;
+    if r.iommus > 0 {
+        let units = if r.iommus == 1 { "unit" } else { "units" };
+        writeln!(
+            out,
+            "{} IOMMU {units}: devices of instances reach these instances' memory only",
+            r.iommus
+        )?;
+    }
     match r.cpus.withheld {
         0 => Ok(()),
         1 => writeln!(
@@ -470,6 +484,7 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
         ("CPUs", all.instance.cpus.to_string()),
         ("memory", size::format(all.instance.memory)),
         ("devices", devices::shown(status)),
+        ("DMA faults", devices::faults(status)),
         ("ports", ports::shown(status)),
         ("trust mode", all.instance.mode.into()),
         ("request to CPUs and memory taken", time(all.create_us)),

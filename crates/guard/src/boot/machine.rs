@@ -22,7 +22,7 @@ use zerocopy::FromZeros;
 use super::clock::{self, Calibration};
 use super::entry::{MULTIBOOT2, PVH};
 use crate::arch::{apic, cpu, timer};
-use crate::device::ConfigWindows;
+use crate::device::Places;
 use crate::log::early;
 use crate::{park, role};
 
@@ -35,7 +35,7 @@ pub(super) struct Machine {
     /// Registers that switch the machine off.
     pub power: PowerOff,
     /// Configuration space of PCI.
-    pub config_windows: ConfigWindows,
+    pub places: Places,
 }
 
 struct Cell(UnsafeCell<Descriptor>);
@@ -188,23 +188,25 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
     );
     // SAFETY: on the boot tables, once; memory below 1 MiB is in nobody's descriptor.
     unsafe { park::install(&apic_ids, x2apic) };
-    let config_windows = tables.as_ref().map(config_windows).unwrap_or_default();
+    let places = tables.as_ref().map(places).unwrap_or_default();
     let power = tables.map(|tables| tables.power()).unwrap_or_default();
     Machine {
         descriptor,
         cpus: apic_ids.len(),
         power,
-        config_windows,
+        places,
     }
 }
 
-/// Configuration space of PCI, as far as there is room to note it.
-fn config_windows(tables: &Tables<'_, LowMemory>) -> ConfigWindows {
-    let mut windows = ConfigWindows::new();
+/// Configuration space of PCI, as far as there is room to note it, and the table of units.
+fn places(tables: &Tables<'_, LowMemory>) -> Places {
+    let mut places = Places::default();
     tables.for_each_config_window(|window| {
-        let _ = windows.try_push(window);
+        let _ = places.config_windows.try_push(window);
     });
-    windows
+    let table = tables.find(b"DMAR");
+    places.remapping = table.map(|(at, header)| (at, header.length));
+    places
 }
 
 /// ACPI's root pointer as the command line says it, in hexadecimal: for loaders that do not, on a

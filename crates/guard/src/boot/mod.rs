@@ -148,7 +148,7 @@ extern "C" fn start_machine(kind: u32, info: u32) -> ! {
     run(|| {
         smp::bring_up(machine.cpus);
         crate::power::init(machine.power);
-        crate::device::init(machine.config_windows);
+        crate::device::init(machine.places);
     })
 }
 

@@ -174,6 +174,12 @@ impl Granules {
         Some(mark)
     }
 
+    /// Bytes that there were before the [`append`](Self::append) that returned `mark`.
+    pub(crate) fn bytes_before(&self, mark: usize) -> u64 {
+        let before = self.blocks[..mark].iter();
+        before.map(|block| block.bytes() as u64).sum()
+    }
+
     /// The granules that were added by the [`append`](Self::append) that returned `mark`.
     pub(crate) fn split_off(&mut self, mark: usize) -> Option<Self> {
         let mut blocks = Vec::new();

@@ -4,6 +4,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use abi::descriptor::{Descriptor, FLAG_PEERS, MemRange};
 use abi::layout::PAGE_SIZE;
@@ -11,6 +12,8 @@ use abi::live::{self, Entry, Holdings, Refusal};
 
 use super::{Partition, quarantine};
 use crate::device::{self, FunctionPlace};
+use crate::mem::phys;
+use crate::paging::build::Run;
 
 /// Most functions of an instance.
 pub const MAX_FUNCTIONS: usize = 8;
@@ -29,9 +32,35 @@ pub unsafe trait Function: Send {
     /// An instance has it from here on.
     fn hand_over(&mut self);
 
-    /// Takes it from an instance none of whose CPUs run: stops and resets it. False if that is not
-    /// proven; then it may be tried again. Sleeps.
+    /// Takes it from an instance none of whose CPUs run, so that it reaches no memory. False if
+    /// that is not proven; then it may be tried again. Sleeps.
     fn stop(&mut self) -> bool;
+
+    /// The domain that confines it; `None` if nothing does.
+    fn domain(&self) -> Option<&dyn Domain>;
+}
+
+/// Memory that confined functions reach, by addresses of their own. It is the crate `iommu` that
+/// has such.
+///
+/// # Safety
+/// Functions of the domain reach what was mapped, and nothing else. When [`Self::unmap`] has
+/// returned true they do not reach that any more, and what they wrote there has arrived.
+pub unsafe trait Domain: Send {
+    /// A number that no other domain has meanwhile.
+    fn id(&self) -> u64;
+
+    /// Has addresses from `at` on stand for memory from `phys` on, whole granules. False, with some
+    /// of it mapped, if there is no memory for tables.
+    ///
+    /// # Safety
+    /// It is memory of the instance whose functions the domain confines, and is unmapped before it
+    /// is anybody else's, or all functions of the domain are stopped before.
+    unsafe fn map(&self, at: u64, phys: u64, bytes: u64) -> bool;
+
+    /// Has addresses stand for nothing. False if it is not proven that functions know that; then it
+    /// may be tried again.
+    fn unmap(&self, at: u64, bytes: u64) -> bool;
 }
 
 /// Functions of an instance, by number.
@@ -53,6 +82,9 @@ pub enum AssignError {
     Full,
     /// The function's place makes no sense beside what the machine and the instance have.
     Place(Refusal),
+    /// Another function of the instance is confined and this one is not, or the other way, or by
+    /// another domain.
+    Mixed,
     /// The supervisor is short of memory.
     NoMemory,
 }
@@ -63,6 +95,7 @@ impl fmt::Display for AssignError {
             Self::Started => f.write_str("the instance was started already"),
             Self::Full => write!(f, "the instance has {MAX_FUNCTIONS}"),
             Self::Place(refusal) => write!(f, "its registers: {refusal}"),
+            Self::Mixed => f.write_str("its others are confined otherwise"),
             Self::NoMemory => f.write_str("no memory"),
         }
     }
@@ -118,6 +151,38 @@ impl Functions {
         self.0.len()
     }
 
+    /// The domain that confines them all, if they are confined.
+    fn domain(&self) -> Option<&dyn Domain> {
+        self.0.first()?.function.domain()
+    }
+
+    /// Whether they are confined.
+    pub(super) fn are_confined(&self) -> bool {
+        self.domain().is_some()
+    }
+
+    /// Has them reach memory that the instance numbers like that. False, with nothing changed that
+    /// the instance was told of, if there is no memory for tables.
+    pub(super) fn reach(&self, runs: impl Iterator<Item = Run>) -> bool {
+        let Some(domain) = self.domain() else {
+            return true;
+        };
+        let mut runs = runs;
+        runs.all(|run| {
+            let bytes = run.count * PAGE_SIZE as u64;
+            // SAFETY: these are the functions of a partition, and the runs are of its memory, which
+            // it takes back when they have left it, or were stopped.
+            unsafe { domain.map(device::by_number(run.first), phys::of(run.at).0, bytes) }
+        })
+    }
+
+    /// Has them not reach these frames any more. False if that is not proven.
+    pub(super) fn leave(&self, frames: Range<u64>) -> bool {
+        let bytes = frames.end.saturating_sub(frames.start) * PAGE_SIZE as u64;
+        let domain = self.domain().filter(|_| bytes > 0);
+        domain.is_none_or(|domain| domain.unmap(device::by_number(frames.start), bytes))
+    }
+
     /// The instance has them from here on.
     pub(super) fn hand_over(&mut self) {
         let all = self.0.iter_mut();
@@ -145,6 +210,10 @@ impl Partition {
         if self.functions.len() >= MAX_FUNCTIONS {
             return Err(AssignError::Full);
         }
+        let id = |domain: Option<&dyn Domain>| domain.map(Domain::id);
+        if !self.functions.is_empty() && id(self.functions.domain()) != id(function.domain()) {
+            return Err(AssignError::Mixed);
+        }
         let place = function.place();
         let registers = place.registers.iter().map(|of| (of.phys, of.bytes));
         for (at, bytes) in registers.chain([(place.config, PAGE_SIZE as u64)]) {
@@ -160,7 +229,15 @@ impl Partition {
             _room: room,
         };
         self.functions.0.insert(index, given);
-        let checked = self.check_table();
+        let mut checked = self.check_table();
+        // The memory of one that was not started stays as it is.
+        let is_first = self.functions.len() == 1;
+        if is_first
+            && checked.is_ok()
+            && !self.functions.reach(self.granules().runs_of(0..u64::MAX))
+        {
+            checked = Err(AssignError::NoMemory);
+        }
         if checked.is_err() {
             self.functions.0.remove(index);
         }

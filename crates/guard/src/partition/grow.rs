@@ -21,6 +21,7 @@ use ring::epoch::Table;
 use super::{InstanceCpu, Owner, Partition, Sharing, available_more, choose_more, cpus_now};
 use crate::mem::grant::{Granules, NoGranules};
 use crate::mem::{Scrubbing, direct, phys};
+use crate::paging::build::Run;
 use crate::timer;
 
 /// CPUs and memory taken for an instance that runs, the memory clean, and not given to it yet.
@@ -288,9 +289,20 @@ impl Partition {
             None => None,
             Some(memory) => {
                 memory.grant();
-                let Some(mark) = self.granules_mut().append(memory) else {
-                    // SAFETY: nobody was told of this memory.
-                    unsafe { memory.take_back() };
+                // Devices reach it before the instance is told of it.
+                let frames = self.memory_bytes() / PAGE_SIZE as u64;
+                let runs = memory.runs_of(0..u64::MAX).map(|run| Run {
+                    first: frames + run.first,
+                    ..run
+                });
+                let reach = self.functions.reach(runs);
+                let mark = reach.then(|| self.granules_mut().append(memory)).flatten();
+                let Some(mark) = mark else {
+                    let end = frames + bytes / PAGE_SIZE as u64;
+                    if self.functions.leave(frames..end) {
+                        // SAFETY: nobody was told of this memory, and no device reaches it.
+                        unsafe { memory.take_back() };
+                    }
                     return Err(GrowError::Supervisor);
                 };
                 Some(mark)
@@ -446,9 +458,16 @@ impl Partition {
                 None
             }
             Verdict::Refused(refusal) => {
-                // Without memory for the list it stays pending, and is tried again.
+                // Without memory for the list, or while a device may still reach what was refused,
+                // it stays pending, and is tried again.
                 let memory = match mark {
-                    Some(mark) => Some(self.granules_mut().split_off(mark)?),
+                    Some(mark) => {
+                        let frames = |bytes| bytes / PAGE_SIZE as u64;
+                        let first = self.granules().bytes_before(mark);
+                        let reached = frames(first)..frames(self.memory_bytes());
+                        self.functions.leave(reached).then_some(())?;
+                        Some(self.granules_mut().split_off(mark)?)
+                    }
                     None => None,
                 };
                 self.pending = None;
@@ -464,7 +483,8 @@ impl Partition {
                 let memory = memory.map(|mut memory| {
                     // SAFETY: the instance's guard, which alone makes its page tables and alone can
                     // answer, says that it has not mapped the memory; it does not look at that
-                    // epoch again. Nor were its devices told of what it never had.
+                    // epoch again. Nor were its devices told of what it never had, or if something
+                    // confines them, they do not reach it any more.
                     unsafe { memory.take_back() };
                     memory.into_scrubbing()
                 });
@@ -501,9 +521,15 @@ impl Partition {
                 return None;
             }
         }
-        // Without memory for the list it stays pending, and is tried again.
+        // Without memory for the list, or while a device may still reach what leaves, it stays
+        // pending, and is tried again.
+        let frames = |bytes| bytes / PAGE_SIZE as u64;
+        let leaves = frames(keeps_bytes)..frames(self.memory_bytes());
         let freed = match keeps_bytes < self.memory_bytes() {
-            true => Some(self.granules_mut().split_behind(keeps_bytes)?),
+            true => {
+                self.functions.leave(leaves).then_some(())?;
+                Some(self.granules_mut().split_behind(keeps_bytes)?)
+            }
             false => None,
         };
         if keeps < cpus {
@@ -513,7 +539,7 @@ impl Partition {
         let freed = freed.map(|mut memory| {
             // SAFETY: the instance's guard, which alone makes its page tables and alone can answer,
             // says that no CPU of it has the memory mapped any more, and that all of it was free:
-            // so no driver has a device write to it.
+            // so no driver has a device write to it, and confined devices cannot.
             unsafe { memory.take_back() };
             memory.into_scrubbing()
         });

@@ -24,13 +24,13 @@ use core::fmt;
 use core::ops::DerefMut;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::descriptor::{self, CpuEntry, Descriptor};
+use abi::descriptor::{self, CpuEntry, Descriptor, FLAG_FRAME_ADDRESSES};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::window::BadFrames;
 use abi::{Network, Window, live, messages, window};
 use arrayvec::ArrayVec;
 use functions::Functions;
-pub use functions::{AssignError, Function, MAX_FUNCTIONS};
+pub use functions::{AssignError, Domain, Function, MAX_FUNCTIONS};
 pub use grow::{GrowError, Less, More, Settled, Staged, Taker};
 pub use halt::{HaltProgress, HaltReport, Unproven};
 pub use health::{Hang, Health};
@@ -625,6 +625,9 @@ impl Partition {
     pub fn start(&mut self) -> Result<(), LoadError> {
         if self.started {
             return Err(LoadError::Started);
+        }
+        if self.functions.are_confined() {
+            self.staged.flags |= FLAG_FRAME_ADDRESSES;
         }
         let cr3 = self.load().inspect_err(|_| self.places_mut().leave())?;
         self.places_mut().started();

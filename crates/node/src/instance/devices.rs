@@ -4,11 +4,12 @@ use alloc::boxed::Box;
 
 use abi::dev::{self, AddDevice};
 use abi::errno::Errno;
-use devices::{AssignError, Owner, PciDevice};
+use devices::{AssignError, ClaimError, DmaFault, Domain, NoDomain, NotConfined, Owner, PciDevice};
 use guard::partition::{self, MAX_FUNCTIONS};
 
 use super::{Instance, Refused};
 use crate::brief::lock_briefly;
+use crate::dma_faults::Shown;
 
 const _: () = assert!(MAX_FUNCTIONS == dev::MAX_DEVICES);
 
@@ -27,6 +28,7 @@ impl From<AssignError> for Refused {
             AssignError::NoReset => Self::new(dev::REASON_NO_RESET, Errno::EOPNOTSUPP),
             AssignError::NoMessages => Self::new(dev::REASON_NO_MESSAGES, Errno::EOPNOTSUPP),
             AssignError::NoRegisters => Self::new(dev::REASON_NO_REGISTERS, Errno::EOPNOTSUPP),
+            AssignError::NotConfined(reason) => reason.into(),
         }
     }
 }
@@ -39,8 +41,43 @@ impl From<partition::AssignError> for Refused {
             partition::AssignError::Place(_) => {
                 Self::new(dev::REASON_NO_REGISTERS, Errno::EOPNOTSUPP)
             }
+            partition::AssignError::Mixed => Self::new(dev::REASON_DMA_MIXED, Errno::EPERM),
             partition::AssignError::NoMemory => Errno::ENOMEM.into(),
         }
+    }
+}
+
+impl From<NotConfined> for Refused {
+    fn from(reason: NotConfined) -> Self {
+        let (reason, errno) = match reason {
+            NotConfined::NoUnit => (dev::REASON_IOMMU, Errno::EPERM),
+            NotConfined::Reserved => (dev::REASON_DMA_RESERVED, Errno::EPERM),
+            NotConfined::Shared => (dev::REASON_DMA_SHARED, Errno::EPERM),
+            NotConfined::Unanswered => (dev::REASON_DMA_UNANSWERED, Errno::EIO),
+        };
+        Self::new(reason, errno)
+    }
+}
+
+impl From<NoDomain> for Refused {
+    fn from(error: NoDomain) -> Self {
+        match error {
+            NoDomain::NoUnit => NotConfined::NoUnit.into(),
+            NoDomain::Numbers => Self::new(dev::REASON_DMA_UNANSWERED, Errno::EBUSY),
+            NoDomain::NoMemory => Errno::ENOMEM.into(),
+        }
+    }
+}
+
+/// Looks whether something confines a function that nobody has.
+fn check_confined(device: &'static PciDevice) -> Result<(), Refused> {
+    device.check_confined()?;
+    let bypasses = crate::BYPASSES_IOMMU.get().ok_or(Errno::ENODEV)?;
+    match bypasses(device) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Refused::new(dev::REASON_DMA_BYPASSES, Errno::EPERM)),
+        Err(ClaimError::Taken(owner)) => Err(AssignError::Taken(owner).into()),
+        Err(ClaimError::NoDevice) => Err(AssignError::NoDevice.into()),
     }
 }
 
@@ -63,15 +100,17 @@ impl Instance {
         }
         let device =
             function(call.function).ok_or(Refused::new(dev::REASON_NO_FUNCTION, Errno::ENODEV))?;
-        // There is no support for IOMMUs yet: what is given may reach everything.
-        if call.flags & dev::DEVICE_UNSAFE_DMA == 0 {
-            return Err(Refused::new(dev::REASON_IOMMU, Errno::EPERM));
-        }
-        if lock_briefly(&self.record).status.state != dev::STATE_CREATED {
+        let (state, before, domain) = {
+            let record = lock_briefly(&self.record);
+            let status = &record.status;
+            (status.state, status.device_count, record.domain.clone())
+        };
+        if state != dev::STATE_CREATED {
             return Err(Errno::EBUSY.into());
         }
         // The record is not locked meanwhile.
-        let given = device.assign(self.id)?;
+        let domain = self.domain_for(device, call.flags, before > 0, domain)?;
+        let given = device.assign(self.id, domain.as_ref())?;
         let mut record = self.record.lock();
         let record = &mut *record;
         if record.status.state != dev::STATE_CREATED {
@@ -79,19 +118,72 @@ impl Instance {
         }
         let partition = record.partition.as_mut().ok_or(Errno::EBUSY)?;
         partition.assign(Box::new(given))?;
+        let confines = domain.is_some();
+        record.domain = domain;
         let status = &mut record.status;
         let mut places = status.devices.iter_mut();
         if let Some(place) = places.nth(status.device_count as usize) {
             *place = call.function;
             status.device_count += 1;
         }
-        status.device_flags |= call.flags;
+        let confined = match confines {
+            true => "confined to its memory",
+            false => "whose DMA nothing confines",
+        };
+        if !confines {
+            status.device_flags |= dev::DEVICE_UNSAFE_DMA;
+        }
         log::info!(
-            "instance {} ({}) has PCI function {}, whose DMA nothing confines",
+            "instance {} ({}) has PCI function {}, {confined}",
             self.id,
             self.label(),
             device.function().address
         );
         Ok(())
+    }
+
+    /// The domain that is to confine a function, which may be the one that the instance has; `None`
+    /// if nothing is to, as nothing can, and the caller has said that this is well.
+    fn domain_for(
+        &self,
+        device: &'static PciDevice,
+        flags: u32,
+        has_others: bool,
+        domain: Option<Domain>,
+    ) -> Result<Option<Domain>, Refused> {
+        // All functions of an instance use addresses of one kind.
+        let is_free = has_others && domain.is_none();
+        let is_unsafe = flags & dev::DEVICE_UNSAFE_DMA != 0;
+        if is_free && is_unsafe {
+            return Ok(None);
+        }
+        match (check_confined(device), domain) {
+            (Ok(()), Some(domain)) => Ok(Some(domain)),
+            (Ok(()), None) if is_free => Err(Refused::new(dev::REASON_DMA_MIXED, Errno::EPERM)),
+            (Ok(()), None) => Ok(Some(Domain::new()?)),
+            (Err(refused), _) if refused.errno != Errno::EPERM || !is_unsafe => Err(refused),
+            (Err(_), None) => Ok(None),
+            (Err(_), Some(_)) => Err(Refused::new(dev::REASON_DMA_MIXED, Errno::EPERM)),
+        }
+    }
+
+    /// Counts an access that a function of the instance was refused, and says so when there were
+    /// twice as many as last time.
+    pub(crate) fn note_dma_fault(&self, fault: &DmaFault) {
+        let count = {
+            let status = &mut lock_briefly(&self.record).status;
+            status.dma_faults = status.dma_faults.saturating_add(1);
+            status.dma_faults
+        };
+        if count.is_power_of_two() {
+            log::warn!(
+                "instance {} ({}): PCI function {} was refused {}; {count} so far",
+                self.id,
+                self.label(),
+                fault.function,
+                Shown(fault)
+            );
+            self.tell(dev::EVENT_DMA_FAULT, count.into());
+        }
     }
 }

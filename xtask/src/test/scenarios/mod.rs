@@ -11,6 +11,7 @@ mod fsx;
 mod fuzz;
 mod hostile;
 mod images;
+mod iommu;
 mod json;
 mod memory;
 pub mod modules;
@@ -131,6 +132,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/devices",
             place: SkerryMachine,
             run: devices::run,
+        },
+        Test {
+            name: "machine/iommu",
+            place: SkerryMachine,
+            run: iommu::run,
         },
         Test {
             name: "machine/networks",

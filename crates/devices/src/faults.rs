@@ -1,0 +1,77 @@
+//! What confined functions were refused: units report it by an interrupt.
+
+use guard::cpu::CpuId;
+use guard::device::{self, Message};
+use pci::Address;
+use vtd::Access;
+
+use crate::vector::{NoVector, Slot, take};
+use crate::{Owner, pci_devices};
+
+/// An access that a function was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DmaFault {
+    /// The function, or who used its number.
+    pub function: Address,
+    /// Owner of the function now; `None` if nobody has it.
+    pub owner: Option<Owner>,
+    /// Page that it asked for, by the address that it used.
+    pub address: u64,
+    /// Flag: it was to be written.
+    pub is_write: bool,
+    /// Reason, by VT-d's number.
+    pub reason: u8,
+}
+
+/// The interrupt by which units report. There is one holder, for good.
+pub struct DmaFaults {
+    slot: &'static Slot,
+    message: Message,
+}
+
+impl DmaFaults {
+    /// Takes a vector of the first CPU for it.
+    ///
+    /// # Errors
+    /// [`NoVector`], also if there is no unit.
+    pub fn new() -> Result<Self, NoVector> {
+        // The units are found with the functions.
+        if pci_devices().is_empty() || iommu::units() == 0 {
+            return Err(NoVector);
+        }
+        let cpu = CpuId(0);
+        let (vector, slot) = take(cpu).ok_or(NoVector)?;
+        match device::message(cpu, vector) {
+            Some(message) => Ok(Self { slot, message }),
+            None => {
+                slot.free();
+                Err(NoVector)
+            }
+        }
+    }
+
+    /// Waits until a unit has refused something. Afterwards they are silent until the next call.
+    pub fn wait(&self) {
+        // SAFETY: the guard's message, by the vector that was taken for it.
+        unsafe { iommu::report_faults(self.message) };
+        self.slot.event().wait();
+        iommu::rest_from_faults();
+    }
+
+    /// Calls `each` for what was refused and not taken yet, as much as the units had room to note:
+    /// a number that the machine sets. True if there was more.
+    pub fn take(&self, mut each: impl FnMut(DmaFault)) -> bool {
+        let all = pci_devices();
+        iommu::take_faults(|refused| {
+            let function = refused.function;
+            let index = all.binary_search_by_key(&function, |device| device.function.address);
+            each(DmaFault {
+                function,
+                owner: index.ok().and_then(|index| all[index].ownership.now()),
+                address: refused.fault.address,
+                is_write: refused.fault.access == Access::Write,
+                reason: refused.fault.reason,
+            });
+        })
+    }
+}

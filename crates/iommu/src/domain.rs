@@ -1,0 +1,258 @@
+//! What the functions of an instance reach.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+
+use guard::device::DmaBlock;
+use guard::partition;
+use lfmutex::Mutex;
+use pci::Address;
+use vtd::{ContextEntry, Descriptor, GRANULE};
+
+use crate::unit::{self, Unanswered, Unit};
+use crate::{Machine, Obstacle, machine, place};
+
+/// Addresses that the functions of an instance may read and write, and the memory that they stand
+/// for: nothing at first. Clones are the same one, which is there as long as a function is held by
+/// it.
+#[derive(Clone)]
+pub struct Domain(Arc<Inner>);
+
+struct Inner {
+    machine: &'static Machine,
+    number: u16,
+    /// Address of the root of its tables.
+    root: u64,
+    tables: Mutex<Pages>,
+}
+
+/// The pages of a domain's tables, by address. There is one for each GiB of memory, or with units
+/// that know no large pages one for each granule.
+struct Pages {
+    pages: Vec<DmaBlock>,
+    is_coherent: bool,
+}
+
+/// Reason why there is no domain more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoDomain {
+    /// There is no unit.
+    NoUnit,
+    /// The units tell no more of them apart.
+    Numbers,
+    /// The supervisor is short of memory.
+    NoMemory,
+}
+
+impl Pages {
+    fn add(&mut self) -> Option<u64> {
+        self.pages.try_reserve(1).ok()?;
+        let page = unit::page()?;
+        let at = page.bus_address();
+        let index = self.pages.partition_point(|other| other.bus_address() < at);
+        self.pages.insert(index, page);
+        Some(at)
+    }
+
+    fn page(&self, at: u64) -> &DmaBlock {
+        let index = self.pages.binary_search_by_key(&at, DmaBlock::bus_address);
+        &self.pages[index.expect("a table's entries name its own")]
+    }
+}
+
+impl vtd::Tables for Pages {
+    fn table(&mut self) -> Option<u64> {
+        self.add()
+    }
+
+    fn load(&self, table: u64, index: usize) -> u64 {
+        let entry = self.page(table).load64(index * 8);
+        entry.expect("a table has 512 entries")
+    }
+
+    fn store(&mut self, table: u64, index: usize, entry: u64) {
+        let page = self.page(table);
+        page.store64(index * 8, entry);
+        if !self.is_coherent {
+            page.write_back(index * 8, 8);
+        }
+    }
+}
+
+impl Domain {
+    /// A domain in which functions reach nothing.
+    ///
+    /// # Errors
+    /// [`NoDomain`].
+    pub fn new() -> Result<Self, NoDomain> {
+        let machine = machine().ok_or(NoDomain::NoUnit)?;
+        let mut tables = Pages {
+            pages: Vec::new(),
+            is_coherent: (machine.units.iter()).all(|unit| unit.abilities().is_coherent),
+        };
+        let root = tables.add().ok_or(NoDomain::NoMemory)?;
+        let number = {
+            let mut used = machine.domains.lock();
+            let free = used.iter().position(|is_used| !is_used);
+            let free = free.ok_or(NoDomain::Numbers)?;
+            used[free] = true;
+            free as u16
+        };
+        let inner = Inner {
+            machine,
+            number,
+            root,
+            tables: Mutex::new(tables),
+        };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Holds a function back, which passed until now: when this returns it reaches nothing, and
+    /// what it has written has arrived.
+    ///
+    /// # Errors
+    /// Nothing can confine it, or its unit did not answer: then it reaches nothing, or what it did.
+    pub fn hold(&self, function: Address) -> Result<Attachment, Obstacle> {
+        let (_, unit) = place(function)?;
+        let passing = crate::PASSING;
+        let held = unit.change(function, passing, ContextEntry::BLOCKED);
+        held.map_err(|Unanswered| Obstacle::Unanswered)?;
+        Ok(Attachment {
+            domain: Some(self.clone()),
+            unit,
+            function,
+        })
+    }
+
+    /// Has all units forget what they know of the domain's addresses.
+    fn forget(&self) -> Result<(), Unanswered> {
+        let domain = self.0.number;
+        let mut units = self.0.machine.units.iter();
+        units.try_for_each(|unit| unit.ask(&[Descriptor::Translations { domain }]))
+    }
+
+    /// Maps granules, and has units forget that there was nothing, if they know that.
+    fn add(&self, at: u64, phys: u64, bytes: u64) -> bool {
+        let Inner { machine, root, .. } = &*self.0;
+        let mut tables = self.0.tables.lock();
+        for offset in (0..bytes).step_by(GRANULE as usize) {
+            let (at, phys) = (at + offset, phys + offset);
+            if vtd::map(&mut *tables, *root, machine.geometry, at, phys).is_err() {
+                return false;
+            }
+        }
+        drop(tables);
+        let mut units = machine.units.iter();
+        let forgets = units.any(|unit| unit.abilities().caches_absence);
+        !forgets || self.forget().is_ok()
+    }
+
+    /// Unmaps granules, and has units forget them.
+    fn remove(&self, at: u64, bytes: u64) -> bool {
+        let Inner { machine, root, .. } = &*self.0;
+        let mut tables = self.0.tables.lock();
+        for offset in (0..bytes).step_by(GRANULE as usize) {
+            vtd::unmap(&mut *tables, *root, machine.geometry, at + offset);
+        }
+        drop(tables);
+        self.forget().is_ok()
+    }
+}
+
+impl Drop for Inner {
+    /// No function is held by it: so no entry names its tables, and no unit remembers what they
+    /// said.
+    fn drop(&mut self) {
+        self.machine.domains.lock()[usize::from(self.number)] = false;
+    }
+}
+
+// SAFETY: a unit translates for the functions of a domain by its tables, in which there is what was
+// mapped and not unmapped since; nothing else writes there. `unmap` is true when all units have
+// said that they remember nothing of it, and that what was let through before has arrived.
+unsafe impl partition::Domain for Domain {
+    fn id(&self) -> u64 {
+        self.0.number.into()
+    }
+
+    unsafe fn map(&self, at: u64, phys: u64, bytes: u64) -> bool {
+        self.add(at, phys, bytes)
+    }
+
+    fn unmap(&self, at: u64, bytes: u64) -> bool {
+        self.remove(at, bytes)
+    }
+}
+
+/// A function that is held by a domain. Dropped, it still is, for ever, and the domain with it: the
+/// way to let go of it is [`Self::release`].
+pub struct Attachment {
+    /// There until it is released.
+    domain: Option<Domain>,
+    unit: &'static Unit,
+    function: Address,
+}
+
+impl Attachment {
+    /// The domain.
+    #[must_use]
+    pub fn domain(&self) -> &Domain {
+        self.domain.as_ref().expect("there until it is released")
+    }
+
+    /// Lets the function reach what the domain maps.
+    ///
+    /// # Errors
+    /// [`Unanswered`]: it reaches nothing, or that.
+    ///
+    /// # Safety
+    /// It is a function of the instance whose memory the domain maps.
+    pub unsafe fn attach(&self) -> Result<(), Unanswered> {
+        let Domain(inner) = self.domain();
+        let entry = ContextEntry::translated(inner.number, inner.root, inner.machine.geometry);
+        self.unit.change(self.function, inner.number, entry)
+    }
+
+    /// Has the function reach nothing: when this returns, what it has written has arrived.
+    ///
+    /// # Errors
+    /// [`Unanswered`]: it may still reach what the domain maps.
+    pub fn block(&self) -> Result<(), Unanswered> {
+        let number = self.domain().0.number;
+        (self.unit).change(self.function, number, ContextEntry::BLOCKED)
+    }
+
+    /// Lets go of a function: it is blocked first, and passes then if it `may_pass`. A function
+    /// that cannot be blocked keeps the domain. True if it passes.
+    ///
+    /// # Safety
+    /// A function that may pass was reset, and only who it is given to next has it reach memory.
+    #[must_use]
+    pub unsafe fn release(mut self, may_pass: bool) -> bool {
+        self.let_go(may_pass)
+    }
+
+    fn let_go(&mut self, may_pass: bool) -> bool {
+        if self.block().is_err() {
+            return false;
+        }
+        self.domain = None;
+        let unit = self.unit;
+        let pass = || unit.change(self.function, crate::PASSING, unit.passed());
+        let passes = may_pass && pass().is_ok();
+        if !passes {
+            log::error!("PCI function {} stays blocked", self.function);
+        }
+        passes
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if let Some(domain) = self.domain.take() {
+            log::error!("PCI function {} keeps its domain", self.function);
+            mem::forget(domain);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Structures of Intel's units that translate what devices read and write (Virtualization
+//! Technology for Directed I/O 4.1; the numbers in brackets are its sections).
+//!
+//! Nothing here allocates or reaches hardware: tables are written through [`Tables`], registers are
+//! words. `iommu` drives the units by it (`docs/iommu.md`).
+//!
+//! | file | subject |
+//! |---|---|
+//! | `registers` | abilities of a unit, commands, their places |
+//! | `context` | the tables by which a unit finds what a function may reach |
+//! | `table` | the tables that translate |
+//! | `queue` | requests to forget translations |
+//! | `fault` | reports of what was refused |
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+mod context;
+mod fault;
+mod queue;
+mod registers;
+mod table;
+
+pub use context::{ContextEntry, RootEntry};
+pub use fault::{Access, FAULT_BYTES, Fault};
+pub use queue::{Descriptor, ENTRIES as QUEUE_ENTRIES};
+pub use registers::{Abilities, Command, FaultEvent, Unable, offset, status};
+pub use table::{GRANULE, Geometry, NoTable, Tables, map, translate, unmap};
