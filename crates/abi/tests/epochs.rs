@@ -449,7 +449,7 @@ fn each_refusal_is_told_by_its_name() {
     let end = 1 << 31;
     // The CPU that there is, and others.
     let is = [2, 0, 10, 10];
-    let table: [Case<'_>; 25] = [
+    let table: [Case<'_>; 27] = [
         (&[is], Ok((5, 1))),
         (&[is, good], Ok((7, 1))),
         (&[good, is], Ok((7, 1))),
@@ -464,7 +464,9 @@ fn each_refusal_is_told_by_its_name() {
         (&[good, new(7, 8, 1)], Err(Refusal::Overlap(1))),
         (&[new(5, 41, 1)], Err(Refusal::Overlap(0))),
         (&[[4, 0, 0, 0]], Err(Refusal::Kind(0))),
-        (&[[8, 0, 0, 0]], Err(Refusal::Kind(0))),
+        (&[[9, 0, 0, 0]], Err(Refusal::Kind(0))),
+        (&[is, [8, 1, 0, 0]], Err(Refusal::Kind(1))),
+        (&[[8, 0, 0, 0], is], Ok((5, 1))),
         (&[[1 << 32 | 2, 0, 10, 10]], Err(Refusal::Kind(0))),
         (&[good; MAX_ENTRIES + 1], Err(Refusal::Count)),
         (&[good], Err(Refusal::Missing)),

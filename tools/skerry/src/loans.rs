@@ -61,7 +61,8 @@ impl FromStr for CpuRange {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (least, most) = text.split_once("..").unwrap_or((text, text));
         match (least.parse(), most.parse()) {
-            (Ok(0), Ok(_)) => Err("an instance needs a CPU".into()),
+            // None at all is refused as in any other place.
+            (Ok(0), Ok(most)) if most > 0 => Err("an instance needs a CPU".into()),
             (Ok(least), Ok(most)) if least <= most => Ok(Self { least, most }),
             _ => Err(format!(
                 "{text:?} is no number of CPUs, nor a range of numbers such as 1..4"
@@ -511,9 +512,8 @@ mod tests {
         let read = |text: &str| text.parse::<CpuRange>().map(|range| range.to_string());
         assert_eq!(read("3").as_deref(), Ok("3"));
         assert_eq!(read("1..4").as_deref(), Ok("1..4"));
-        for wrong in [
-            "0", "0..2", "3..1", "", "..", "1..", "-1", "1...2", "1..4..5",
-        ] {
+        assert_eq!(read("0").as_deref(), Ok("0"));
+        for wrong in ["0..2", "3..1", "", "..", "1..", "-1", "1...2", "1..4..5"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }
