@@ -22,6 +22,7 @@ use statistics::CountedDevice;
 use task::Mutex;
 
 use crate::ioctl::IoctlRequest;
+use crate::poll::PollQueue;
 use crate::{DeviceId, FileOps, OpenFlags, Result, devfs};
 
 /// Permissions of a disk's node, as `devtmpfs` has them.
@@ -79,6 +80,8 @@ struct Openers {
     count: usize,
     /// Whether one has the disk for itself (`O_EXCL`).
     is_claimed: bool,
+    /// Whether that one is about to let go of it.
+    is_leaving: bool,
 }
 
 /// Numbers of a disk: its own, and how many there are for it and its partitions.
@@ -129,6 +132,8 @@ pub struct Disk {
     counted: Arc<CountedDevice>,
     cache: Arc<PageCache>,
     openers: Mutex<Openers>,
+    /// Notified when one that had the disk for itself has let go of it.
+    released: PollQueue,
     /// Of a partition: which part.
     part: Option<Part>,
     /// Of a disk: its partitions, by number.
@@ -170,6 +175,7 @@ impl Disk {
             driver,
             counted,
             openers: Mutex::default(),
+            released: PollQueue::new(),
             part,
             partitions: Mutex::default(),
         });
@@ -230,6 +236,19 @@ impl Disk {
         self.openers.lock().count
     }
 
+    /// Waits until a file system that is not mounted any more has let go of the disk: somebody may
+    /// be bringing back what it had of it.
+    ///
+    /// # Errors
+    /// `ERESTARTSYS` if the wait is interrupted.
+    fn await_release(&self) -> Result<()> {
+        let is_free = || (!self.openers.lock().is_leaving).then_some(());
+        match is_free() {
+            Some(()) => Ok(()),
+            None => self.released.wait(is_free),
+        }
+    }
+
     /// Adds an opener.
     fn open(&self, flags: OpenFlags) -> Result<()> {
         let mut openers = self.openers.lock();
@@ -249,10 +268,15 @@ impl Disk {
         let mut openers = self.openers.lock();
         openers.count -= 1;
         openers.is_claimed &= !was_claimed;
+        openers.is_leaving &= !was_claimed;
         if openers.count == 0 {
             self.cache.write_range(0..u64::MAX);
             self.cache.forget();
             self.driver.closed(&self.cache);
+        }
+        drop(openers);
+        if was_claimed {
+            self.released.notify();
         }
     }
 }
@@ -268,8 +292,23 @@ pub fn disks() -> Vec<Arc<Disk>> {
 /// # Errors
 /// `ENXIO` if there is none; `EBUSY` if somebody else has it for himself.
 pub fn open(id: DeviceId, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
-    let disk = DISKS.lock().get(&id).cloned().ok_or(Errno::ENXIO)?;
+    let disk = find(id)?;
+    if flags.contains(OpenFlags::EXCL) {
+        disk.await_release()?;
+    }
     Ok(Arc::new(OpenDisk::new(disk, flags)?))
+}
+
+fn find(id: DeviceId) -> Result<Arc<Disk>> {
+    DISKS.lock().get(&id).cloned().ok_or(Errno::ENXIO)
+}
+
+/// Waits until a file system that is not mounted any more has let go of a disk.
+///
+/// # Errors
+/// `ENXIO` if there is no such disk; `ERESTARTSYS` if the wait is interrupted.
+pub(crate) fn await_release(id: DeviceId) -> Result<()> {
+    find(id)?.await_release()
 }
 
 /// Alignment in bytes of the offsets and lengths of direct transfers of a disk, if there is one.
@@ -300,9 +339,15 @@ impl DiskClaim {
     /// # Errors
     /// `ENXIO` if there is none; `EBUSY` if somebody else has it for himself.
     pub(crate) fn new(id: DeviceId) -> Result<Self> {
-        let disk = DISKS.lock().get(&id).cloned().ok_or(Errno::ENXIO)?;
+        let disk = find(id)?;
         disk.open(OpenFlags::EXCL)?;
         Ok(Self(disk))
+    }
+
+    /// Says that the file system is not mounted any more: whoever wants the disk waits from now on
+    /// until this is dropped.
+    pub(crate) fn leave(&self) {
+        self.0.openers.lock().is_leaving = true;
     }
 
     /// The disk.

@@ -50,6 +50,11 @@ impl DiskDevice {
         })
     }
 
+    /// Says that the file system is not mounted any more.
+    pub(super) fn leave(&self) {
+        self.claim.leave();
+    }
+
     /// Bytes of a block of the disk.
     pub(super) fn logical_block(&self) -> u32 {
         self.claim.disk().device().limits().logical_block

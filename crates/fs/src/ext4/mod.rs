@@ -146,6 +146,8 @@ pub fn check_options(options: &str) -> Result<()> {
 /// log names.
 pub fn mount(id: DeviceId, options: &str, bits: u32) -> Result<Arc<SuperBlock>> {
     check_options(options)?;
+    // Without the lock: that one's disk may be slow.
+    crate::block::await_release(id)?;
     let mut mounted = MOUNTED.lock();
     mounted.retain(|_, known| known.strong_count() > 0);
     if let Some(known) = mounted.get(&id).and_then(Weak::upgrade) {
@@ -550,6 +552,8 @@ impl FileSystem for Ext4Fs {
     }
 
     fn put_super(&self) {
+        // Who syncs or shrinks all caches at this moment has the disk a while longer.
+        self.device.leave();
         self.write_all_files();
         let root = self.root.lock().take();
         drop(root);

@@ -1,6 +1,6 @@
 //! A disk that fails, is full, is busy, or is not to be written.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use abi::errno::Errno;
 use fs::OpenFlags;
@@ -159,6 +159,32 @@ fn a_disk_is_mounted_once_and_by_one_alone() {
     assert_eq!(sb.reconfigure(0, ""), Ok(()));
     drop(world.create("/mnt/new").unwrap());
     drop((reader, sb));
+    world.finish();
+}
+
+#[test]
+fn who_syncs_everything_is_not_in_the_way_of_the_next_mount() {
+    let _alone = alone();
+    let world = World::mounted(mke2fs(&[], 8 << 20));
+    let is_over = AtomicBool::new(false);
+    let again = || {
+        let file = world.create("/mnt/file").unwrap();
+        file.write(b"text").unwrap();
+        drop(file);
+        world.unmount()?;
+        world.mount(0).map(drop)
+    };
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                block::writeback::sync_all();
+            }
+        });
+        let outcome = (0..50).try_for_each(|_| again());
+        is_over.store(true, Ordering::Relaxed);
+        outcome
+    });
+    assert_eq!(outcome, Ok(()));
     world.finish();
 }
 
