@@ -63,11 +63,11 @@ pub struct Counters {
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct MessagePage {
-    /// As the receiver.
+    /// Words that the side writes as a receiver.
     pub receipt: Receipt,
-    /// As a sender.
+    /// Words that the side writes as a sender.
     pub wish: Wish,
-    /// Its counts.
+    /// Counts of the side's kernel.
     pub counters: Counters,
     _padding: [AtomicU64; 29 * 8],
     /// Messages that it sends.

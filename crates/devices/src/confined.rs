@@ -17,7 +17,7 @@ pub enum NotConfined {
     /// A function or a bridge beside its way to the unit may take what it sends, or sends in its
     /// name.
     Shared,
-    /// Its unit does not answer.
+    /// The unit of the function does not answer.
     Unanswered,
 }
 

@@ -69,7 +69,7 @@ pub enum Obstacle {
     NoUnit,
     /// The firmware has it use memory of its own.
     Reserved,
-    /// Its unit does not answer.
+    /// The unit of the function does not answer.
     Unanswered,
 }
 

@@ -18,7 +18,8 @@ pub mod offset {
     pub const FAULT_STATUS: usize = 0x34;
     /// Control of the interrupt for faults (11.4.7.2).
     pub const FAULT_CONTROL: usize = 0x38;
-    /// Its message: data, address, upper half of the address (11.4.7.3 to 11.4.7.5).
+    /// Message of the interrupt for faults: data, address, upper half of the address (11.4.7.3 to
+    /// 11.4.7.5).
     pub const FAULT_DATA: usize = 0x3c;
     /// See [`FAULT_DATA`].
     pub const FAULT_ADDRESS: usize = 0x40;

@@ -287,7 +287,7 @@ pub(crate) struct What {
     pub(crate) ip: Option<String>,
     /// Lead a port of the machine to one of the instance (may be given several times)
     ///
-    /// As with docker, but that both ports are to be given. It needs a network, and is at all
+    /// Both ports are to be given, other than with docker. It needs a network, and is at all
     /// addresses of the supervisor's unless one is given; 127.0.0.1 is for the supervisor's own
     /// programs.
     #[arg(

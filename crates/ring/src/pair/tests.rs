@@ -37,7 +37,7 @@ impl Pages {
         Self([Page::new(), Page::new()])
     }
 
-    /// As side 0 or 1 sees them.
+    /// The pages as side 0 or 1 sees them.
     fn of(&self, side: usize) -> Pair<'_> {
         Pair::new(self.0[side].side(), self.0[1 - side].side())
     }
