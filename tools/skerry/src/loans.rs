@@ -227,6 +227,9 @@ pub fn for_creation(
 ) -> Result<(CreateOptions, Option<Borrowed>)> {
     let mut options = options.clone();
     let mut borrowed = None;
+    if options.class != Some(Class::Latency) && options.cpu_range.is_none() {
+        return Ok((options, borrowed));
+    }
     let mut free = device
         .info()
         .context(|| "cannot look at the machine")?
@@ -431,29 +434,15 @@ mod tests {
 
     use super::*;
     use crate::managed;
-    use crate::mock::{Accident, Mock, TestDirectory, request};
+    use crate::mock::{Accident, Here, request};
     use crate::restart::Policy;
 
-    struct Here {
-        _directory: TestDirectory,
-        mock: Mock,
-        store: Store,
+    /// A machine with so many CPUs for instances.
+    fn with_cpus(cpus: u32) -> Here {
+        Here::new(cpus + 1)
     }
 
     impl Here {
-        /// A machine with so many CPUs for instances.
-        fn new(cpus: u32) -> Self {
-            let directory = TestDirectory::new();
-            let mock = Mock::new(cpus + 1, 1 << 30);
-            let mut store = Store::at(&directory.0, "boot").unwrap();
-            store.fuse = mock.fuse.clone();
-            Self {
-                _directory: directory,
-                mock,
-                store,
-            }
-        }
-
         fn start(&self, name: &str, cpus: &str, class: Option<Class>) -> Result<()> {
             let range: CpuRange = cpus.parse().unwrap();
             let options = CreateOptions {
@@ -520,7 +509,7 @@ mod tests {
 
     #[test]
     fn a_range_is_what_is_free() {
-        let here = Here::new(3);
+        let here = with_cpus(3);
         here.start("a", "1..2", None).unwrap();
         here.start("b", "1..4", None).unwrap();
         assert_eq!((here.has("a").0, here.has("b").0), (2, 1));
@@ -530,7 +519,7 @@ mod tests {
 
     #[test]
     fn who_has_most_to_spare_lends_first_and_has_it_back_at_the_end() {
-        let here = Here::new(7);
+        let here = with_cpus(7);
         here.batch("big", "1..4");
         here.batch("small", "1..2");
         here.start("other", "1", None).unwrap();
@@ -552,7 +541,7 @@ mod tests {
 
     #[test]
     fn nobody_lends_who_did_not_consent_and_nothing_is_taken_in_vain() {
-        let here = Here::new(6);
+        let here = with_cpus(6);
         here.batch("fixed", "2");
         here.start("none", "1..2", None).unwrap();
         here.batch("job", "1..2");
@@ -572,7 +561,7 @@ mod tests {
 
     #[test]
     fn loans_follow_what_is_resized_by_hand() {
-        let here = Here::new(6);
+        let here = with_cpus(6);
         here.batch("job", "1..5");
         here.latency("web", "1").unwrap();
         here.resize("web", 3).unwrap();
@@ -590,7 +579,7 @@ mod tests {
 
     #[test]
     fn another_name_keeps_the_loan_and_a_restarted_lender_too() {
-        let here = Here::new(4);
+        let here = with_cpus(4);
         here.batch("job", "1..4");
         here.latency("web", "2").unwrap();
         managed::rename(&here.mock, &here.store, "web", "shop").unwrap();
@@ -616,7 +605,7 @@ mod tests {
 
     #[test]
     fn a_cpu_that_somebody_else_got_comes_back_when_it_is_free() {
-        let here = Here::new(3);
+        let here = with_cpus(3);
         here.batch("job", "1..3");
         here.latency("web", "1").unwrap();
         here.end("web");
@@ -630,7 +619,7 @@ mod tests {
 
     #[test]
     fn a_lender_that_has_ended_has_nothing_lent_when_it_comes_back() {
-        let here = Here::new(4);
+        let here = with_cpus(4);
         here.batch("job", "1..4");
         here.latency("web", "2").unwrap();
         let job = instances::find(&here.mock, "job").unwrap();
@@ -647,7 +636,7 @@ mod tests {
     /// has what is its own.
     fn interrupted(accident: Accident) {
         for step in 0.. {
-            let here = Here::new(4);
+            let here = with_cpus(4);
             here.batch("job", "1..4");
             here.mock.fuse.set(step, accident);
             let run = || {

@@ -392,27 +392,9 @@ pub fn rename(device: &dyn Device, store: &Store, name: &str, to: &str) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mock::{Accident, Mock, TestDirectory, request};
-
-    struct Here {
-        _directory: TestDirectory,
-        mock: Mock,
-        store: Store,
-    }
+    use crate::mock::{Accident, Here, request};
 
     impl Here {
-        fn new(cpus: u32) -> Self {
-            let directory = TestDirectory::new();
-            let mock = Mock::new(cpus, 1 << 30);
-            let mut store = Store::at(&directory.0, "boot").unwrap();
-            store.fuse = mock.fuse.clone();
-            Self {
-                _directory: directory,
-                mock,
-                store,
-            }
-        }
-
         fn create(&self, name: &str, command: &[&str], restart: Policy) -> Status {
             let options = request(name, command);
             create(

@@ -26,6 +26,7 @@ use zerocopy::IntoBytes;
 
 use crate::device::{CreateError, Device, LoadError, Stream};
 use crate::instances::{CreateOptions, has_ended};
+use crate::state::Store;
 
 /// A request for an instance with an empty root file system.
 pub fn request(name: &str, command: &[&str]) -> CreateOptions {
@@ -36,6 +37,29 @@ pub fn request(name: &str, command: &[&str]) -> CreateOptions {
         rootfs: Some(rootfs().into()),
         command: command.iter().map(|word| (*word).into()).collect(),
         ..CreateOptions::default()
+    }
+}
+
+/// A machine, and the files in which the tool remembers instances: of both, changes can be made to
+/// fail at a step.
+pub struct Here {
+    _directory: TestDirectory,
+    pub mock: Mock,
+    pub store: Store,
+}
+
+impl Here {
+    /// A machine with so many CPUs, of which one is the supervisor's, and 1 GiB of memory.
+    pub fn new(cpus: u32) -> Self {
+        let directory = TestDirectory::new();
+        let mock = Mock::new(cpus, 1 << 30);
+        let mut store = Store::at(&directory.0, "boot").unwrap();
+        store.fuse = mock.fuse.clone();
+        Self {
+            _directory: directory,
+            mock,
+            store,
+        }
     }
 }
 
