@@ -10,8 +10,9 @@ use crate::Levels;
 /// A CPU that can be given away, or was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Number of its core: the same for all threads of one, and for no others.
-    pub core: usize,
+    /// Number of its core: the same for all threads of one, and for no others. Small, because lists
+    /// of all of a machine's threads are made on kernel stacks.
+    pub core: u16,
     /// Use of the thread: free, or held.
     pub state: State,
 }
@@ -42,14 +43,14 @@ pub enum Sharing {
 }
 
 /// Whether nobody has a thread of the core.
-fn is_free(threads: &[Thread], core: usize) -> bool {
+fn is_free(threads: &[Thread], core: u16) -> bool {
     threads
         .iter()
         .all(|thread| thread.core != core || thread.state == State::Free)
 }
 
 /// Whether some thread of the core is free, some is not, and all owners share.
-fn is_shared(threads: &[Thread], core: usize) -> bool {
+fn is_shared(threads: &[Thread], core: u16) -> bool {
     !is_free(threads, core)
         && threads
             .iter()
@@ -57,7 +58,7 @@ fn is_shared(threads: &[Thread], core: usize) -> bool {
 }
 
 /// Threads of one core.
-fn siblings(threads: &[Thread], core: usize) -> impl Iterator<Item = usize> + '_ {
+fn siblings(threads: &[Thread], core: u16) -> impl Iterator<Item = usize> + '_ {
     (0..threads.len()).filter(move |&at| threads[at].core == core)
 }
 
@@ -95,7 +96,7 @@ pub fn choose(threads: &[Thread], count: usize, sharing: Sharing, chosen: &mut [
     chosen.fill(false);
     let mut left = count;
     let usable =
-        |core: usize| siblings(threads, core).filter(|&at| is_available(threads, at, sharing));
+        |core: u16| siblings(threads, core).filter(|&at| is_available(threads, at, sharing));
     let free_core = |at: usize| is_first(threads, at) && is_free(threads, threads[at].core);
     for at in (0..threads.len()).filter(|&at| free_core(at)) {
         let core = threads[at].core;
@@ -176,7 +177,7 @@ mod tests {
     const ALONE: State = State::Held { shares: false };
     const SHARES: State = State::Held { shares: true };
 
-    fn threads(list: &[(usize, State)]) -> Vec<Thread> {
+    fn threads(list: &[(u16, State)]) -> Vec<Thread> {
         let thread = |&(core, state)| Thread { core, state };
         list.iter().map(thread).collect()
     }
@@ -294,8 +295,8 @@ mod tests {
             single in any::<bool>(),
             steps in prop::collection::vec(step(), 1..40),
         ) {
-            let cores: Vec<usize> =
-                sizes.iter().enumerate().flat_map(|(core, &size)| vec![core; size]).collect();
+            let cores: Vec<u16> =
+                (0..).zip(&sizes).flat_map(|(core, &size)| vec![core; size]).collect();
             let mut owners: Vec<Option<(usize, bool)>> = vec![None; cores.len()];
             owners[0] = Some((0, false));
             for (number, step) in (1..).zip(steps) {
@@ -325,7 +326,7 @@ mod tests {
                         }
                     }
                 }
-                for core in 0..sizes.len() {
+                for core in 0..sizes.len() as u16 {
                     let here: Vec<(usize, bool)> = (0..cores.len())
                         .filter(|&at| cores[at] == core)
                         .filter_map(|at| owners[at])

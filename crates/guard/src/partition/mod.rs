@@ -34,7 +34,7 @@ pub use functions::{AssignError, Domain, Function, MAX_FUNCTIONS};
 pub use grow::{GrowError, Less, More, Settled, Staged, Taker};
 pub use halt::{HaltProgress, HaltReport, Unproven};
 pub use health::{Hang, Health};
-use lfmutex::{Mutex, Once};
+use lfmutex::Mutex;
 pub use load::LoadError;
 pub use network::NetworkPages;
 pub use pause::Pause;
@@ -86,7 +86,7 @@ impl Cpu {
             },
         };
         Thread {
-            core: self.core,
+            core: self.core as u16,
             state,
         }
     }
@@ -112,12 +112,13 @@ fn rule(asked: Sharing) -> Sharing {
 /// CPUs, by park slot.
 type Cpus = ArrayVec<Cpu, { descriptor::MAX_CPUS }>;
 
-/// All CPUs of the machine.
-static CPUS: Once<Mutex<Cpus>> = Once::new();
+/// All CPUs of the machine; none before the first look. Made in place: by way of a stack it would
+/// take a fifth of one, and it was first made at the bottom of a CREATE, which overflowed.
+static CPUS: Mutex<Cpus> = Mutex::new(ArrayVec::new_const());
 
 /// Takes stock of the machine's CPUs: the supervisor has its own, those of the others that have
 /// parked are free.
-fn take_stock() -> Mutex<Cpus> {
+fn take_stock(all: &mut Cpus) {
     let own = role::descriptor().cpus().len();
     smp::wait_parked(own..smp::machine_cpus());
     let levels = cpu::levels();
@@ -125,32 +126,33 @@ fn take_stock() -> Mutex<Cpus> {
         let place = levels.place(park::slot(slot).apic_id.load(Ordering::Relaxed));
         (place.package, place.core)
     };
-    let cpu = |slot: usize| {
+    for slot in 0..smp::machine_cpus() {
         let owner = match slot {
             _ if slot < own => Owner::Supervisor,
             _ if smp::is_parked(slot) => Owner::Free,
             _ => Owner::Lost,
         };
-        Cpu {
+        let core = (0..slot).find(|&other| place(other) == place(slot));
+        all.push(Cpu {
             apic_id: park::slot(slot).apic_id.load(Ordering::Relaxed),
             owner,
-            core: (0..slot)
-                .find(|&other| place(other) == place(slot))
-                .unwrap_or(slot),
+            core: core.unwrap_or(slot),
             shares: owner == Owner::Supervisor && role::cmdline_value("smt") == Some("allow"),
-        }
-    };
-    quarantine::init();
-    Mutex::new((0..smp::machine_cpus()).map(cpu).collect())
+        });
+    }
 }
 
-fn cpus() -> &'static Mutex<Cpus> {
-    CPUS.call_once(take_stock)
+fn cpus() -> impl DerefMut<Target = Cpus> {
+    let mut all = CPUS.lock();
+    if all.is_empty() {
+        take_stock(&mut all);
+    }
+    all
 }
 
 /// The CPUs, after a look at those that had not started: one that is parked now is free.
 fn cpus_now() -> impl DerefMut<Target = Cpus> {
-    let mut all = cpus().lock();
+    let mut all = cpus();
     for (slot, cpu) in all.iter_mut().enumerate() {
         if cpu.owner == Owner::Lost && smp::is_parked(slot) {
             log::info!("the CPU with APIC id {} has started after all", cpu.apic_id);
@@ -466,6 +468,9 @@ impl Partition {
         if spec.cpus == 0 || free < spec.cpus {
             return Err(CreateError::Cpus { free, sharing });
         }
+        if !quarantine::reserve() {
+            return Err(CreateError::Window);
+        }
         if !mem::has_room(descriptor::SIZE * 2 + live::SIZE + Window::SIZE) {
             return Err(CreateError::Window);
         }
@@ -526,7 +531,7 @@ impl Partition {
     /// The last step of creation, and the only one that could fail because somebody else was
     /// faster.
     fn take_cpus(&mut self, spec: &Spec<'_>) -> Result<(), CreateError> {
-        let mut all = cpus().lock();
+        let mut all = cpus();
         let threads = threads(&all);
         let sharing = rule(spec.sharing);
         let mut marks = [false; descriptor::MAX_CPUS];
@@ -684,7 +689,7 @@ impl Drop for Partition {
         if !all_parked(&self.cpus) {
             self.begin_halt();
         }
-        let mut all = cpus().lock();
+        let mut all = cpus();
         for cpu in &self.cpus {
             all[cpu.slot].owner = if cpu.is_parked() {
                 Owner::Free

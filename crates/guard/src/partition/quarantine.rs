@@ -42,6 +42,15 @@ struct Rests {
     functions: usize,
 }
 
+impl Rests {
+    /// Makes room for one rest for each CPU and for each of so many functions; `None` without memory.
+    fn reserve(&mut self, functions: usize) -> Option<()> {
+        let most = smp::machine_cpus() + functions;
+        let more = most.saturating_sub(self.list.len());
+        self.list.try_reserve(more).ok()
+    }
+}
+
 static RESTS: Mutex<Rests> = Mutex::new(Rests {
     list: Vec::new(),
     functions: 0,
@@ -50,9 +59,12 @@ static RESTS: Mutex<Rests> = Mutex::new(Rests {
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Makes room for one rest for each CPU, more than which there cannot be but for functions: what
-/// comes here must not be lost because memory is short.
-pub(super) fn init() {
-    RESTS.lock().list.reserve(smp::machine_cpus());
+/// comes here must not be lost because memory is short. False without memory.
+#[must_use]
+pub(super) fn reserve() -> bool {
+    let mut rests = RESTS.lock();
+    let functions = rests.functions;
+    rests.reserve(functions).is_some()
 }
 
 /// Room for one rest more, for a function that an instance has.
@@ -64,9 +76,7 @@ impl Room {
         let mut rests = RESTS.lock();
         // Each rest there is has a CPU or a function of its own, and so has each that may come.
         let functions = rests.functions + 1;
-        let most = smp::machine_cpus() + functions;
-        let more = most.saturating_sub(rests.list.len());
-        rests.list.try_reserve(more).ok()?;
+        rests.reserve(functions)?;
         rests.functions = functions;
         Some(Self(()))
     }
@@ -173,7 +183,7 @@ pub fn release() -> Option<Released> {
     let now = timer::now_ns();
     let mut rests = RESTS.lock();
     for rest in &mut rests.list {
-        let mut all = cpus().lock();
+        let mut all = cpus();
         rest.cpus.retain_mut(|cpu| {
             let back = cpu.look(now);
             if back {
