@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{ksyms, paths};
+use crate::{frames, ksyms, paths};
 
 /// The target of programs that run in a machine.
 const MACHINE_TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -72,6 +72,9 @@ pub fn kernel() -> Result<PathBuf> {
         .join("skerry-kernel");
     let mut image =
         fs::read(&linked).with_context(|| format!("cannot read {}", linked.display()))?;
+    if profile == "release" {
+        frames::check(&image)?;
+    }
     ksyms::fill(&mut image)?;
     let finished = target.join("skerry.elf");
     // Another machine may be starting from the image at this moment: it is replaced whole, and only

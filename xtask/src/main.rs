@@ -11,6 +11,7 @@ mod demo;
 mod dependencies;
 mod device_calls;
 mod diff;
+mod frames;
 mod fuzz;
 mod generated;
 mod growth;

@@ -7,11 +7,12 @@
 //! thread then touches no page table, and ending one needs no shootdown. Only what exceeds `POOLED`
 //! is unmapped and freed.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use abi::layout::{PAGE_SIZE, STACKS};
 use arrayvec::ArrayVec;
 use lfmutex::Mutex;
+use slab::poison;
 
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
@@ -136,8 +137,26 @@ fn map_pages(bottom: usize) -> Option<Frames> {
     Some(frames)
 }
 
+/// With `debug=poison`: tells how much of a stack was used that nobody has any more, if that is
+/// half of it and more than of any before. Its pages were free before they were mapped, so what was
+/// never written to holds the pattern.
+fn note_depth(bottom: usize) {
+    /// Most bytes that were used of a stack.
+    static DEEPEST: AtomicUsize = AtomicUsize::new(STACK_SIZE / 2);
+    if !poison::on() {
+        return;
+    }
+    let words = bottom as *const [u64; STACK_SIZE / size_of::<u64>()];
+    // SAFETY: the stack's pages are mapped, and nobody runs on it.
+    let used = STACK_SIZE - poison::untouched(unsafe { &*words }) * size_of::<u64>();
+    if DEEPEST.fetch_max(used, Ordering::Relaxed) < used {
+        log::warn!("a kernel stack was used to {used} of {STACK_SIZE} bytes");
+    }
+}
+
 impl Drop for KernelStack {
     fn drop(&mut self) {
+        note_depth(self.bottom());
         if POOL.lock().pool.try_push((self.slot, self.frames)).is_err() {
             free(self.slot, self.frames);
         }

@@ -11,6 +11,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 /// odd.
 pub const PATTERN: u8 = 0xd5;
 
+const WORD: u64 = u64::from_ne_bytes([PATTERN; 8]);
+
 static ON: AtomicBool = AtomicBool::new(false);
 
 /// From now on free memory is filled and checked.
@@ -70,11 +72,18 @@ unsafe fn check_all(at: *const u8, bytes: usize, what: &str) {
     }
 }
 
+/// Number of words from the first on that hold the pattern still, of memory that was filled when
+/// it was given back.
+#[must_use]
+pub fn untouched(words: &[u64]) -> usize {
+    let touched = words.iter().position(|word| *word != WORD);
+    touched.unwrap_or(words.len())
+}
+
 /// Where the first byte is that is not the pattern's.
 fn first_difference(bytes: &[u8]) -> Option<usize> {
-    const WORD: [u8; 8] = [PATTERN; 8];
     let (words, rest) = bytes.as_chunks::<8>();
-    let word = words.iter().position(|word| *word != WORD);
+    let word = words.iter().position(|word| *word != WORD.to_ne_bytes());
     let from = word.map_or(bytes.len() - rest.len(), |word| word * 8);
     bytes[from..]
         .iter()
@@ -85,6 +94,13 @@ fn first_difference(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_written_to_ends_what_was_not() {
+        assert_eq!(untouched(&[WORD; 4]), 4);
+        assert_eq!(untouched(&[WORD, WORD, 0, WORD]), 2);
+        assert_eq!(untouched(&[]), 0);
+    }
 
     #[test]
     fn the_first_difference_is_found_wherever_it_is() {

@@ -43,7 +43,8 @@ struct Rests {
 }
 
 impl Rests {
-    /// Makes room for one rest for each CPU and for each of so many functions; `None` without memory.
+    /// Makes room for one rest for each CPU and for each of so many functions; `None` without
+    /// memory.
     fn reserve(&mut self, functions: usize) -> Option<()> {
         let most = smp::machine_cpus() + functions;
         let more = most.saturating_sub(self.list.len());
