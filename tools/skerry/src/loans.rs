@@ -3,6 +3,8 @@
 //! The record of a lender says how many CPUs are its own and how many of these are lent, by the
 //! borrowers' names. What it has is to be the difference, and [`settle`] brings it there.
 
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Write;
 use std::str::FromStr;
@@ -10,6 +12,7 @@ use std::time::Duration;
 
 use abi::dev::{self, Status};
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
@@ -27,7 +30,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const UNNAMED: &str = "~new";
 
 /// Rank of an instance when CPUs are short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    ValueEnum,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     /// Lends CPUs above the least of its range
@@ -121,64 +136,324 @@ impl Record {
     }
 }
 
-/// CPUs that were borrowed for an instance, and the lock under which that was done.
+/// Right to make loans and to take them back, which one tool has at a time, and the names whose
+/// locks its owner has. It is taken before those.
+#[derive(Debug)]
+pub struct Loans {
+    _lock: Lock,
+    held: BTreeSet<String>,
+}
+
+impl Loans {
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// If there can be no lock.
+    pub fn lock(store: &Store) -> Result<Self> {
+        Ok(Self::of(store.lock_role(ROLE)?))
+    }
+
+    fn of(lock: Lock) -> Self {
+        Self {
+            _lock: lock,
+            held: BTreeSet::new(),
+        }
+    }
+
+    /// Notes names whose locks its owner has from now on until the end.
+    pub fn hold<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        self.held.extend(names.into_iter().map(str::to_owned));
+    }
+
+    /// The lock of a name, if nobody else has it.
+    fn try_lock(&self, store: &Store, name: &str) -> Result<Option<NameLock>> {
+        if self.held.contains(name) {
+            return Ok(Some(NameLock::Held));
+        }
+        Ok(store.try_lock(name)?.map(NameLock::Taken))
+    }
+
+    /// Takes CPUs from lenders until `wanted` are free, or nobody has more to lend to this class;
+    /// adds to `count` how many. Returns how many are free.
+    fn gather(
+        &self,
+        device: &dyn Device,
+        store: &Store,
+        (class, wanted): (Class, u32),
+        to: &str,
+        count: &mut u32,
+    ) -> Result<u32> {
+        loop {
+            let free = free_cpus(device)?;
+            if free >= wanted || !self.lend_one(device, store, class, to)? {
+                return Ok(free);
+            }
+            *count += 1;
+        }
+    }
+
+    /// Borrows what an instance lacks that is about to be created by the name `to`, if its class
+    /// borrows. Returns its options with the number of CPUs that it gets, which may be too many
+    /// still. What was borrowed is given back by [`Loans::settle`] if there is no such instance
+    /// then.
+    ///
+    /// # Errors
+    /// If nothing can be seen or written.
+    pub fn for_staged(
+        &self,
+        device: &dyn Device,
+        store: &Store,
+        options: &CreateOptions,
+        to: &str,
+    ) -> Result<CreateOptions> {
+        let wanted = match options.class {
+            Some(class @ Class::Latency) => Some((class, options.cpus)),
+            _ => None,
+        };
+        if let Some(wanted) = wanted {
+            self.gather(device, store, wanted, to, &mut 0)?;
+        }
+        with_what_is_free(device, options)
+    }
+
+    /// Borrows what an instance lacks that is to have so many more CPUs, if its class borrows.
+    ///
+    /// # Errors
+    /// If nothing can be seen or written.
+    pub fn for_more(
+        &self,
+        device: &dyn Device,
+        store: &Store,
+        class: Option<Class>,
+        more: u32,
+        to: &str,
+    ) -> Result<()> {
+        if let Some(class @ Class::Latency) = class {
+            self.gather(device, store, (class, more), to, &mut 0)?;
+        }
+        Ok(())
+    }
+
+    /// Takes one CPU from who has the most to spare; false if nobody gives one.
+    fn lend_one(&self, device: &dyn Device, store: &Store, class: Class, to: &str) -> Result<bool> {
+        let mut lenders = Vec::new();
+        for status in instances::all(device)? {
+            if let Some(record) = store.read(status.id)? {
+                lenders.push((record.spare_cpus(&status, class), status));
+            }
+        }
+        lenders.retain(|(spare, status)| *spare > 0 && can_change(status));
+        lenders.sort_by_key(|(spare, _)| std::cmp::Reverse(*spare));
+        for (_, seen) in lenders {
+            let Some((_lock, status)) = self.try_locked(device, store, &seen)? else {
+                continue;
+            };
+            let record = store.read(status.id)?;
+            if record.is_none_or(|record| record.spare_cpus(&status, class) == 0)
+                || !can_change(&status)
+            {
+                continue;
+            }
+            // Written down first: whoever is killed here leaves a loan to somebody who is not
+            // there.
+            store.update(status.id, |record| {
+                *record.lent.entry(to.to_owned()).or_default() += 1;
+            })?;
+            if set(device, &status, status.cpus - 1).is_ok() {
+                return Ok(true);
+            }
+            store.update(status.id, |record| {
+                take_back(record, to, 1);
+            })?;
+        }
+        Ok(false)
+    }
+
+    /// An instance as it is now, with the lock of its name; none if somebody else has that, or the
+    /// name is another one's by now.
+    fn try_locked(
+        &self,
+        device: &dyn Device,
+        store: &Store,
+        seen: &Status,
+    ) -> Result<Option<(NameLock, Status)>> {
+        let Some(lock) = self.try_lock(store, label(seen))? else {
+            return Ok(None);
+        };
+        let now = device.status(seen.id).ok();
+        let same = now.filter(|now| label(now) == label(seen));
+        Ok(same.map(|now| (lock, now)))
+    }
+
+    /// As the function [`settle`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle(&self, device: &dyn Device, store: &Store, out: &mut dyn Write) -> Result<Open> {
+        let mut open = Open::Nothing;
+        for (seen, record) in self.to_settle(device, store, &mut open)? {
+            let Some((_lock, status)) = self.try_locked(device, store, &seen)? else {
+                open = Open::Busy;
+                continue;
+            };
+            let mut wanted = status.cpus;
+            store.update(status.id, |now| {
+                now.lent = record.lent;
+                wanted = now.cpus_to_have();
+            })?;
+            if can_change(&status)
+                && let Err(failure) = set(device, &status, wanted)
+            {
+                // Tried again when something has happened.
+                open = open.max(Open::Loans);
+                let _ = writeln!(
+                    out,
+                    "{}: cannot have its CPUs back: {failure}",
+                    label(&status)
+                );
+            }
+        }
+        Ok(open)
+    }
+
+    /// Lenders that have not what they are to have, or lend what has ended, with the records that
+    /// they are to have. Tells in `open` what is left of loans.
+    fn to_settle(
+        &self,
+        device: &dyn Device,
+        store: &Store,
+        open: &mut Open,
+    ) -> Result<Vec<(Status, Record)>> {
+        let all = instances::all(device)?;
+        let mut free = free_cpus(device)?;
+        let mut borrowers = BTreeMap::new();
+        let mut lenders = Vec::new();
+        for seen in &all {
+            let Some(before) = store.read(seen.id)? else {
+                continue;
+            };
+            // What has ended for a moment only is to find its CPUs free.
+            if seen.state > dev::STATE_RUNNING && self.coming_back(store, seen)? != Open::Nothing {
+                free = free.saturating_sub(before.options.cpus);
+            }
+            if before.options.class != Some(Class::Batch) || before.options.cpu_range.is_none() {
+                continue;
+            }
+            let mut record = before.clone();
+            for (name, lent) in &mut record.lent {
+                let (_, most) = match borrowers.entry(name.clone()) {
+                    Entry::Occupied(seen) => seen.into_mut(),
+                    Entry::Vacant(new) => new.insert(self.borrower(store, &all, name)?),
+                };
+                // More than it has it cannot have of others: another one had its name before.
+                *lent = (*lent).min(*most);
+                *most -= *lent;
+            }
+            if can_change(seen) {
+                let due = record.cpus_to_have().saturating_sub(seen.cpus);
+                free = free.saturating_sub(due);
+            }
+            lenders.push((seen, before, record));
+        }
+        let mut unsettled = Vec::new();
+        for (seen, before, mut record) in lenders {
+            for lent in record.lent.values_mut().filter(|_| can_change(seen)) {
+                // It is no loan if nobody has to go without.
+                let as_good = free.min(*lent);
+                (free, *lent) = (free - as_good, *lent - as_good);
+            }
+            record.lent.retain(|_, lent| *lent > 0);
+            let found = record.lent.keys().map(|name| borrowers[name].0);
+            *open = found.fold(*open, Open::max);
+            let has = seen.cpus == record.cpus_to_have() || !can_change(seen);
+            if record.lent != before.lent || !has {
+                unsettled.push((*seen, record));
+            }
+        }
+        Ok(unsettled)
+    }
+
+    /// Whether a borrower of this name has its CPUs, or will; and how many it can have borrowed.
+    fn borrower(&self, store: &Store, all: &[Status], name: &str) -> Result<(Open, u32)> {
+        let Some(status) = all.iter().find(|status| label(status) == name) else {
+            return Ok((Open::Nothing, 0));
+        };
+        if status.state <= dev::STATE_RUNNING {
+            return Ok((Open::Loans, status.cpus));
+        }
+        Ok(match self.coming_back(store, status)? {
+            Open::Nothing => (Open::Nothing, 0),
+            open => (open, u32::MAX),
+        })
+    }
+
+    /// Whether an instance that has ended will run again: `Busy` if somebody is at work on it.
+    fn coming_back(&self, store: &Store, status: &Status) -> Result<Open> {
+        // Whoever restarts it has its lock.
+        if self.try_lock(store, label(status))?.is_none() {
+            return Ok(Open::Busy);
+        }
+        let record = store.read(status.id)?;
+        let comes_back = record
+            .is_some_and(|record| !record.stopped && record.restart.wants(status, record.restarts));
+        Ok(if comes_back {
+            Open::Loans
+        } else {
+            Open::Nothing
+        })
+    }
+}
+
+/// The lock of a name.
+#[derive(Debug)]
+enum NameLock {
+    /// The owner of [`Loans`] has had it.
+    Held,
+    /// Taken for the moment.
+    Taken(#[expect(dead_code, reason = "held, not read")] Lock),
+}
+
+/// CPUs that were borrowed for an instance.
 #[derive(Debug)]
 pub struct Borrowed {
     count: u32,
     name: String,
-    _lock: Lock,
+    loans: Loans,
 }
 
-/// Takes CPUs from lenders until `wanted` are free, or nobody has more to lend to this class.
-/// Returns how many are free.
-fn gather(
-    device: &dyn Device,
-    store: &Store,
-    class: Class,
-    wanted: u32,
-    borrowed: &mut Borrowed,
-) -> Result<u32> {
-    loop {
-        let info = device.info().context(|| "cannot look at the machine")?;
-        if info.cpus_free >= wanted || !lend_one(device, store, class, &borrowed.name)? {
-            return Ok(info.cpus_free);
-        }
-        borrowed.count += 1;
-    }
+fn free_cpus(device: &dyn Device) -> Result<u32> {
+    let info = device.info().context(|| "cannot look at the machine")?;
+    Ok(info.cpus_free)
 }
 
-/// Takes one CPU from who has the most to spare; false if nobody gives one.
-fn lend_one(device: &dyn Device, store: &Store, class: Class, to: &str) -> Result<bool> {
-    let mut lenders = Vec::new();
-    for status in instances::all(device)? {
-        if let Some(record) = store.read(status.id)? {
-            lenders.push((record.spare_cpus(&status, class), status));
-        }
+/// The options, with as many CPUs of their range as are free.
+///
+/// # Errors
+/// If the machine cannot be looked at.
+pub fn with_what_is_free(device: &dyn Device, options: &CreateOptions) -> Result<CreateOptions> {
+    let mut options = options.clone();
+    if let Some(range) = options.cpu_range {
+        options.cpus = free_cpus(device)?.clamp(range.least, range.most);
     }
-    lenders.retain(|(spare, status)| *spare > 0 && can_change(status));
-    lenders.sort_by_key(|(spare, _)| std::cmp::Reverse(*spare));
-    for (_, seen) in lenders {
-        let Some((_lock, status)) = try_locked(device, store, &seen)? else {
-            continue;
-        };
-        let record = store.read(status.id)?;
-        if record.is_none_or(|record| record.spare_cpus(&status, class) == 0)
-            || !can_change(&status)
-        {
-            continue;
-        }
-        // Written down first: whoever is killed here leaves a loan to somebody who is not there.
-        store.update(status.id, |record| {
-            *record.lent.entry(to.to_owned()).or_default() += 1;
-        })?;
-        if set(device, &status, status.cpus - 1).is_ok() {
-            return Ok(true);
-        }
-        store.update(status.id, |record| {
-            take_back(record, to, 1);
-        })?;
+    Ok(options)
+}
+
+/// Gives a running instance what is free by now of the range of CPUs with which it is content. It
+/// is no failure if it does not get that.
+///
+/// # Errors
+/// If nothing can be seen or written.
+pub fn fill_range(device: &dyn Device, store: &Store, id: u32) -> Result<()> {
+    let (Some(record), Ok(status)) = (store.read(id)?, device.status(id)) else {
+        return Ok(());
+    };
+    let own = record.options.cpus;
+    let most = record.options.cpu_range.map_or(own, |range| range.most);
+    let more = most.saturating_sub(own).min(free_cpus(device)?);
+    if more > 0 && can_change(&status) && set(device, &status, status.cpus + more).is_ok() {
+        store.update(id, |record| record.options.cpus = own + more)?;
     }
-    Ok(false)
+    Ok(())
 }
 
 /// Takes back up to `count` CPUs of a loan. Returns how many, if any.
@@ -192,17 +467,6 @@ fn take_back(record: &mut Record, from: &str, count: u32) -> Option<u32> {
 
 fn can_change(status: &Status) -> bool {
     status.state == dev::STATE_RUNNING && status.paused == dev::PAUSED_NO
-}
-
-/// An instance as it is now, with the lock of its name; none if somebody else has that, or the name
-/// is another one's by now.
-fn try_locked(device: &dyn Device, store: &Store, seen: &Status) -> Result<Option<(Lock, Status)>> {
-    let Some(lock) = store.try_lock(label(seen))? else {
-        return Ok(None);
-    };
-    let now = device.status(seen.id).ok();
-    let same = now.filter(|now| label(now) == label(seen));
-    Ok(same.map(|now| (lock, now)))
 }
 
 /// Has an instance have so many CPUs.
@@ -225,27 +489,15 @@ pub fn for_creation(
     store: &Store,
     options: &CreateOptions,
 ) -> Result<(CreateOptions, Option<Borrowed>)> {
-    let mut options = options.clone();
     let mut borrowed = None;
-    if options.class != Some(Class::Latency) && options.cpu_range.is_none() {
-        return Ok((options, borrowed));
-    }
-    let mut free = device
-        .info()
-        .context(|| "cannot look at the machine")?
-        .cpus_free;
     if let Some(class @ Class::Latency) = options.class {
-        let loans = borrowed.insert(Borrowed {
-            count: 0,
-            name: options.name.clone().unwrap_or_else(|| UNNAMED.into()),
-            _lock: store.lock_role(ROLE)?,
-        });
-        free = gather(device, store, class, options.cpus, loans)?;
+        let loans = Loans::lock(store)?;
+        let name = options.name.clone().unwrap_or_else(|| UNNAMED.into());
+        let mut count = 0;
+        loans.gather(device, store, (class, options.cpus), &name, &mut count)?;
+        borrowed = Some(Borrowed { count, name, loans });
     }
-    if let Some(range) = options.cpu_range {
-        options.cpus = free.clamp(range.least, range.most);
-    }
-    Ok((options, borrowed))
+    Ok((with_what_is_free(device, options)?, borrowed))
 }
 
 /// Borrows what an instance lacks that is to have so many CPUs, if its class borrows.
@@ -268,14 +520,10 @@ pub fn for_resize(
     if options.dry_run || status.state != dev::STATE_RUNNING {
         return Ok(None);
     }
-    let mut borrowed = Borrowed {
-        count: 0,
-        name: label(&status).to_owned(),
-        _lock: store.lock_role(ROLE)?,
-    };
+    let (loans, name, mut count) = (Loans::lock(store)?, label(&status).to_owned(), 0);
     let missing = wanted.saturating_sub(status.cpus);
-    gather(device, store, class, missing, &mut borrowed)?;
-    Ok(Some(borrowed))
+    loans.gather(device, store, (class, missing), &name, &mut count)?;
+    Ok(Some(Borrowed { count, name, loans }))
 }
 
 impl Borrowed {
@@ -307,19 +555,11 @@ impl Borrowed {
             });
             count -= taken;
         }
-        let _ = settle_all(device, store, &mut std::io::sink());
+        let _ = self.loans.settle(device, store, &mut std::io::sink());
     }
 }
 
-/// The lock for [`rename`], to be taken before those of names.
-///
-/// # Errors
-/// If there can be none.
-pub fn lock(store: &Store) -> Result<Lock> {
-    store.lock_role(ROLE)
-}
-
-/// Notes another name of a borrower, under [`lock`].
+/// Notes another name of a borrower; its caller has [`Loans`].
 ///
 /// # Errors
 /// If it cannot be read or written.
@@ -331,6 +571,22 @@ pub fn rename(device: &dyn Device, store: &Store, from: &str, to: &str) -> Resul
         store.update(status.id, |record| {
             if let Some(lent) = record.lent.remove(from) {
                 *record.lent.entry(to.to_owned()).or_default() += lent;
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Notes that an instance with the name `aside` has taken the place and the name of another one:
+/// what that one had borrowed ends with it. Its caller has [`Loans`].
+///
+/// # Errors
+/// If it cannot be read or written.
+pub fn succeed(device: &dyn Device, store: &Store, aside: &str, name: &str) -> Result<()> {
+    for status in instances::all(device)? {
+        store.update(status.id, |record| {
+            if let Some(lent) = record.lent.remove(aside) {
+                record.lent.insert(name.to_owned(), lent);
             }
         })?;
     }
@@ -355,76 +611,9 @@ pub enum Open {
 /// If nothing can be seen or written.
 pub fn settle(device: &dyn Device, store: &Store, out: &mut dyn Write) -> Result<Open> {
     match store.try_lock_role(ROLE)? {
-        Some(_lock) => settle_all(device, store, out),
+        Some(lock) => Loans::of(lock).settle(device, store, out),
         None => Ok(Open::Busy),
     }
-}
-
-fn settle_all(device: &dyn Device, store: &Store, out: &mut dyn Write) -> Result<Open> {
-    let mut open = Open::Nothing;
-    let all = instances::all(device)?;
-    for seen in &all {
-        let Some(record) = store.read(seen.id)? else {
-            continue;
-        };
-        if record.options.class != Some(Class::Batch) || record.options.cpu_range.is_none() {
-            continue;
-        }
-        let mut ended = Vec::new();
-        for name in record.lent.keys() {
-            match borrower(store, &all, name)? {
-                Open::Nothing => ended.push(name.clone()),
-                found => open = open.max(found),
-            }
-        }
-        let is_as_it_should = seen.cpus == record.cpus_to_have() || !can_change(seen);
-        if ended.is_empty() && is_as_it_should {
-            continue;
-        }
-        let Some((_lock, status)) = try_locked(device, store, seen)? else {
-            open = Open::Busy;
-            continue;
-        };
-        let mut wanted = status.cpus;
-        store.update(status.id, |record| {
-            record.lent.retain(|name, _| !ended.contains(name));
-            wanted = record.cpus_to_have();
-        })?;
-        if can_change(&status)
-            && let Err(failure) = set(device, &status, wanted)
-        {
-            // Tried again when something has happened.
-            open = open.max(Open::Loans);
-            let _ = writeln!(
-                out,
-                "{}: cannot have its CPUs back: {failure}",
-                label(&status)
-            );
-        }
-    }
-    Ok(open)
-}
-
-/// Whether a borrower of this name has its CPUs, or will.
-fn borrower(store: &Store, all: &[Status], name: &str) -> Result<Open> {
-    let Some(status) = all.iter().find(|status| label(status) == name) else {
-        return Ok(Open::Nothing);
-    };
-    if status.state <= dev::STATE_RUNNING {
-        return Ok(Open::Loans);
-    }
-    // Whoever restarts it has its lock.
-    if store.try_lock(name)?.is_none() {
-        return Ok(Open::Busy);
-    }
-    let record = store.read(status.id)?;
-    let comes_back = record
-        .is_some_and(|record| !record.stopped && record.restart.wants(status, record.restarts));
-    Ok(if comes_back {
-        Open::Loans
-    } else {
-        Open::Nothing
-    })
 }
 
 #[cfg(test)]
@@ -601,6 +790,37 @@ mod tests {
         instances::halt(&here.mock, &instances::find(&here.mock, "shop").unwrap()).unwrap();
         assert_eq!(here.settle(), Open::Nothing);
         assert_eq!(here.has("job"), (4, vec![]));
+    }
+
+    #[test]
+    fn a_borrower_between_two_runs_finds_its_cpus() {
+        let here = with_cpus(4);
+        here.batch("job", "1..4");
+        here.latency("web", "2").unwrap();
+        let web = instances::find(&here.mock, "web").unwrap();
+        let always = |record: &mut Record| record.restart = Policy::Always;
+        here.store.update(web.id, always).unwrap();
+        instances::halt(&here.mock, &web).unwrap();
+        assert_eq!(here.settle(), Open::Loans);
+        assert_eq!(here.has("job"), (2, to("web", 2)));
+        // Whoever starts it again has its lock.
+        let _lock = here.store.lock(["web"]).unwrap();
+        let never = |record: &mut Record| record.restart = Policy::No;
+        here.store.update(web.id, never).unwrap();
+        assert_eq!(here.settle(), Open::Busy);
+        assert_eq!(here.has("job"), (2, to("web", 2)));
+    }
+
+    #[test]
+    fn a_loan_for_which_nobody_goes_without_is_over() {
+        let here = with_cpus(5);
+        here.batch("job", "1..4");
+        here.start("other", "1", None).unwrap();
+        here.latency("web", "2").unwrap();
+        assert_eq!(here.has("job"), (2, to("web", 2)));
+        here.end("other");
+        assert_eq!(here.settle(), Open::Loans);
+        assert_eq!(here.has("job"), (3, to("web", 1)));
     }
 
     #[test]

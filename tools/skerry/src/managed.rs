@@ -15,7 +15,7 @@ use abi::dev::{self, Status};
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{self, CreateOptions, has_ended, label};
-use crate::loans::{self, Borrowed};
+use crate::loans::{self, Borrowed, Loans};
 use crate::restart::{Backoff, Policy};
 use crate::state::{Lock, Record, Store};
 use crate::{names, resize};
@@ -363,7 +363,7 @@ pub fn previous(device: &dyn Device, store: &Store, status: &Status) -> Result<S
 /// If the name is taken, or is none.
 pub fn rename(device: &dyn Device, store: &Store, name: &str, to: &str) -> Result<()> {
     names::check(to)?;
-    let _loans = loans::lock(store)?;
+    let _loans = Loans::lock(store)?;
     let _lock = store.lock([name, to])?;
     let status = instances::find(device, name)?;
     if is_aside(&status) {

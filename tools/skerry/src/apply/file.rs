@@ -1,16 +1,19 @@
 //! The file of declared instances: its form, from which the published schema is made
 //! (`docs/apply.schema.json`), and what it means.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
-use schemars::{JsonSchema, Schema};
-use serde::Deserialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::arguments::Smt;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{CreateOptions, OnHang};
+use crate::loans::{Class, CpuRange};
 use crate::networks::Network;
 use crate::ports::Port;
 use crate::restart::Policy;
@@ -41,10 +44,12 @@ struct Declared {
     /// Root file system: a folder, a tar archive or a cpio archive, from the file's folder on; a
     /// copy of `/` without.
     rootfs: Option<PathBuf>,
-    /// Number of CPUs.
-    #[serde(default = "one")]
-    #[schemars(range(min = 1))]
-    cpus: u32,
+    /// Number of CPUs, or a range of numbers that it is content with: `"1..4"`.
+    #[serde(default)]
+    cpus: Cpus,
+    /// Class: `latency` borrows CPUs when too few are free, `batch` lends those above the least of
+    /// its range.
+    class: Option<Class>,
     /// Memory: a number and k, m or g.
     #[serde(default = "default_memory")]
     #[schemars(regex(pattern = r"^ *[0-9]+(\.[0-9]+)?([bB]|[kKmMgG]([iI]?[bB])?)? *$"))]
@@ -100,8 +105,53 @@ struct Declared {
     kernel_args: String,
 }
 
-fn one() -> u32 {
-    1
+/// Numbers of CPUs, as a number or a text.
+#[derive(Clone, Copy, Debug)]
+struct Cpus(CpuRange);
+
+impl Default for Cpus {
+    fn default() -> Self {
+        Self(CpuRange { least: 1, most: 1 })
+    }
+}
+
+impl<'de> Deserialize<'de> for Cpus {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        struct Either;
+
+        impl Visitor<'_> for Either {
+            type Value = Cpus;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of CPUs, or a range such as \"1..4\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> std::result::Result<Cpus, E> {
+                self.visit_str(&number.to_string())
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Cpus, E> {
+                text.parse().map(Cpus).map_err(E::custom)
+            }
+        }
+
+        from.deserialize_any(Either)
+    }
+}
+
+impl JsonSchema for Cpus {
+    fn schema_name() -> Cow<'static, str> {
+        "Cpus".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": ["integer", "string"],
+            "minimum": 1,
+            "pattern": r"^[1-9][0-9]*(\.\.[1-9][0-9]*)?$",
+            "default": 1
+        })
+    }
 }
 
 fn default_memory() -> String {
@@ -213,15 +263,16 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
             return wrong("ports", "they need a network: net = \"bridge\"");
         }
         peers::check(&declared.peers, Some(&name)).map_err(|failure| place("peers", failure))?;
-        if declared.cpus == 0 {
+        let range = declared.cpus.0;
+        if range.most == 0 {
             return wrong("cpus", "an instance needs a CPU");
         }
         let options = CreateOptions {
             memory: size::parse(&declared.mem).map_err(|failure| place("mem", failure))?,
             name: Some(name.clone()),
-            cpus: declared.cpus,
-            cpu_range: None,
-            class: None,
+            cpus: range.most,
+            cpu_range: (range.least < range.most).then_some(range),
+            class: declared.class,
             shared_cores: declared.smt == Smt::Allow,
             on_hang: declared.on_hang,
             address: networks::parse(declared.ip.as_deref(), &declared.net)
@@ -280,6 +331,10 @@ mod tests {
             kernel_args = "loglevel=7"
             [instances.job]
             command = ["true"]
+            [instances.batch]
+            command = ["true"]
+            cpus = "1..6"
+            class = "batch"
             "#,
         )
         .unwrap();
@@ -294,6 +349,9 @@ mod tests {
         let job = &project.instances["job"];
         assert_eq!((job.options.cpus, job.options.memory), (1, 64 << 20));
         assert_eq!((job.restart, &job.options.rootfs), (Policy::No, &None));
+        let batch = &project.instances["batch"].options;
+        assert_eq!((batch.cpus, batch.class), (6, Some(Class::Batch)));
+        assert_eq!(batch.cpu_range, "1..6".parse().ok());
     }
 
     #[test]
@@ -306,6 +364,9 @@ mod tests {
         for (line, words) in [
             ("mem = \"x\"", ": instances.web.mem: \"x\" is not a size"),
             ("cpus = 0", ": instances.web.cpus: an instance needs a CPU"),
+            ("cpus = \"2..1\"", ":3:8: \"2..1\" is no number of CPUs"),
+            ("cpus = -1", ":3:8: \"-1\" is no number of CPUs"),
+            ("class = \"fast\"", ":3:9: unknown variant `fast`"),
             (
                 "env = { \"A=\" = \"b\" }",
                 ": instances.web.env: a variable's name",

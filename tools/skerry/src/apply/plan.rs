@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::file::{Project, Wanted};
 use crate::failure::{Failure, Result};
-use crate::instances::label;
+use crate::instances::{CreateOptions, label};
 use crate::managed::is_aside;
 use crate::state::{FileStamp, Record};
 use crate::{show, size};
@@ -24,7 +24,7 @@ pub enum Action {
     Create,
     /// The instance was created and not started.
     Start,
-    /// Only the restart policy is another one.
+    /// Only what the tool does with it is another thing: restart policy, class, range of CPUs.
     Update,
     /// The instance gets more CPUs or memory, and runs on.
     Resize,
@@ -76,10 +76,24 @@ fn as_declared(field: &str, value: &Value) -> Value {
     }
 }
 
+/// CPUs that an instance is to have of its own: what it has, as far as that is in the range.
+pub(super) fn own_cpus(wanted: &Wanted, record: &Record) -> u32 {
+    let options = &wanted.options;
+    let least = options.cpu_range.map_or(options.cpus, |range| range.least);
+    record.options.cpus.clamp(least, options.cpus)
+}
+
 /// Fields in which an instance differs from what is wanted, its policy apart.
 fn differences(wanted: &Wanted, record: &Record) -> Vec<Field> {
-    let fields = |options| match serde_json::to_value(options) {
-        Ok(Value::Object(fields)) => fields,
+    // A range is what was declared as the number; how many of it there are is no difference.
+    let fields = |options: &CreateOptions| match serde_json::to_value(options) {
+        Ok(Value::Object(mut fields)) => {
+            match fields.remove("cpu_range") {
+                None | Some(Value::Null) => None,
+                Some(range) => fields.insert("cpus".into(), range),
+            };
+            fields
+        }
         _ => serde_json::Map::new(),
     };
     let (from, to) = (fields(&record.options), fields(&wanted.options));
@@ -103,27 +117,30 @@ fn differences(wanted: &Wanted, record: &Record) -> Vec<Field> {
     differences
 }
 
-/// Whether it only is to have more CPUs or memory, which a running instance can be given.
-fn only_grows(wanted: &Wanted, record: &Record, fields: &[Field]) -> bool {
-    fields
-        .iter()
-        .all(|field| matches!(field.field.as_str(), "cpus" | "mem"))
-        && wanted.options.cpus >= record.options.cpus
-        && wanted.options.memory >= record.options.memory
+/// The change that makes an instance as it is wanted, whose fields are other ones.
+fn change(wanted: &Wanted, status: &Status, record: &Record, fields: &[Field]) -> Action {
+    let adjustable = |field: &Field| matches!(field.field.as_str(), "cpus" | "mem" | "class");
+    let (cpus, memory) = (own_cpus(wanted, record), wanted.options.memory);
+    let has = &record.options;
+    if !fields.iter().all(adjustable) || cpus < has.cpus || memory < has.memory {
+        return Action::Replace;
+    }
+    if (cpus, memory) == (has.cpus, has.memory) {
+        return Action::Update;
+    }
+    match status.state {
+        dev::STATE_RUNNING => Action::Resize,
+        _ => Action::Replace,
+    }
 }
 
 fn compare(wanted: &Wanted, status: &Status, record: &Record) -> (Action, Vec<Field>) {
     let mut fields = differences(wanted, record);
     let action = match status.state {
-        _ if !fields.is_empty() => {
-            let running = status.state == dev::STATE_RUNNING;
-            match running && only_grows(wanted, record, &fields) {
-                true => Action::Resize,
-                false => Action::Replace,
-            }
-        }
+        dev::STATE_CREATED | dev::STATE_FAILED if !fields.is_empty() => Action::Replace,
         dev::STATE_CREATED => Action::Start,
         dev::STATE_FAILED => Action::Replace,
+        _ if !fields.is_empty() => change(wanted, status, record, &fields),
         _ if wanted.restart != record.restart => Action::Update,
         _ => Action::Nothing,
     };

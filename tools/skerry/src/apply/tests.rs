@@ -97,6 +97,13 @@ impl Here {
         live
     }
 
+    /// CPUs of an instance, and what it has lent.
+    fn has(&self, name: &str) -> (u32, Vec<(String, u32)>) {
+        let status = instances::find(&self.mock, name).unwrap();
+        let record = self.store.read(status.id).unwrap().unwrap();
+        (status.cpus, record.lent.into_iter().collect())
+    }
+
     fn names(&self) -> Vec<String> {
         self.live().into_iter().map(|(name, ..)| name).collect()
     }
@@ -286,4 +293,103 @@ fn a_failure_at_any_step_is_taken_back_or_finished() {
 #[test]
 fn a_death_at_any_step_is_taken_back_or_finished() {
     interrupted(Accident::Death);
+}
+
+const JOB: (&str, &str, &str) = ("job", "sleep", "cpus = \"1..6\"\nclass = \"batch\"");
+
+fn web(cpus: &str, more: &str) -> (&'static str, &'static str, String) {
+    let lines = format!("class = \"latency\"\ncpus = {cpus}\n{more}");
+    ("web", "sleep", lines)
+}
+
+#[test]
+fn of_one_set_some_lend_to_others() {
+    let here = Here::new();
+    let lent = |count| vec![("web".to_owned(), count)];
+    here.try_apply(&[JOB], false).unwrap();
+    assert_eq!(here.has("job"), (6, vec![]));
+    let job = here.id("job");
+    let (name, program, lines) = &web("4", "");
+    let both = [JOB, (name, program, lines)];
+    here.try_apply(&both, false).unwrap();
+    assert_eq!((here.has("job"), here.has("web").0), ((4, lent(2)), 4));
+    assert!(!here.differs(&both, true));
+    // More, and fewer by a new one, which is there while the old one is, too.
+    let (name, program, lines) = &web("5", "");
+    here.try_apply(&[JOB, (name, program, lines)], false)
+        .unwrap();
+    assert_eq!((here.has("job"), here.has("web").0), ((3, lent(3)), 5));
+    let (name, program, lines) = &web("1", "");
+    here.try_apply(&[JOB, (name, program, lines)], false)
+        .unwrap();
+    assert_eq!((here.has("job"), here.has("web").0), ((6, vec![]), 1));
+    assert_eq!(here.id("job"), job);
+    here.try_apply(&[JOB], true).unwrap();
+    assert_eq!(here.has("job"), (6, vec![]));
+}
+
+#[test]
+fn what_is_made_with_a_range_has_what_is_left_of_it() {
+    let here = Here::new();
+    let (name, program, lines) = &web("\"1..5\"", "");
+    let both = [JOB, (name, program, lines)];
+    here.try_apply(&both, false).unwrap();
+    assert_eq!((here.has("job").0, here.has("web").0), (3, 5));
+    assert!(!here.differs(&both, true));
+    // While the old one runs, there is no CPU for a new one; a class alone needs none.
+    let changed = ("job", "sleep", "cpus = \"1..6\"\nenv = { A = \"b\" }");
+    assert!(here.try_apply(&[changed, both[1]], false).is_err());
+    let plain = ("job", "sleep", "cpus = \"1..3\"");
+    let said = here.try_apply(&[plain, both[1]], false).unwrap();
+    assert!(said.contains("\"update\""), "{said}");
+    assert!(!here.differs(&[plain, both[1]], true));
+    let wide = ("job", "sleep", "cpus = \"4..8\"");
+    assert!(here.try_apply(&[wide, both[1]], false).is_err());
+    here.try_apply(&[plain], true).unwrap();
+    here.try_apply(&[wide], true).unwrap();
+    assert_eq!(here.has("job").0, 4);
+    // Its successor begins with what is free, and has the rest when that is.
+    let changed = ("job", "sleep", "cpus = \"4..8\"\nenv = { A = \"b\" }");
+    here.try_apply(&[changed], true).unwrap();
+    assert_eq!(here.has("job").0, 8);
+}
+
+/// Applies a set in which one lends with each change going wrong in turn, and then again: it has
+/// lent what the others have of it, and nothing else.
+fn lending_interrupted(accident: Accident) {
+    for step in 0.. {
+        let here = Here::new();
+        let (name, program, lines) = &web("3", "");
+        here.try_apply(&[JOB, (name, program, lines)], false)
+            .unwrap();
+        assert_eq!(here.has("job"), (5, vec![]));
+        let (name, program, lines) = &web("3", "env = { A = \"b\" }");
+        let shop = ("shop", "sleep", "class = \"latency\"");
+        let new = [JOB, (name, program, lines), shop];
+        here.mock.fuse.set(step, accident);
+        let _ = catch_unwind(AssertUnwindSafe(|| here.try_apply(&new, true).map(drop)));
+        let hit = here.mock.fuse.clear();
+        here.try_apply(&new, true).unwrap();
+        assert!(!here.differs(&new, true), "step {step}");
+        // What a failure has left is the monitor's.
+        crate::loans::settle(&here.mock, &here.store, &mut io::sink()).unwrap();
+        let cpus = ["job", "web", "shop"].map(|name| here.has(name).0);
+        assert_eq!(cpus, [4, 3, 1], "step {step}");
+        let lent: u32 = here.has("job").1.iter().map(|(_, count)| count).sum();
+        assert_eq!(lent, 1, "step {step}");
+        if !hit {
+            assert!(step > 15, "there are more steps than that");
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_fails_at_any_step_has_lent_nothing_for_good() {
+    lending_interrupted(Accident::Failure);
+}
+
+#[test]
+fn a_tool_killed_at_any_step_has_lent_nothing_for_good() {
+    lending_interrupted(Accident::Death);
 }

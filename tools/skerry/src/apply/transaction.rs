@@ -26,6 +26,7 @@ use super::{Options, plan};
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{self, label, nanoseconds};
+use crate::loans::{self, Class, CpuRange, Loans};
 use crate::restart::Policy;
 use crate::state::Store;
 use crate::{managed, resize, run};
@@ -81,6 +82,8 @@ struct Update {
     id: u32,
     restart: Policy,
     cpus: u32,
+    cpu_range: Option<CpuRange>,
+    class: Option<Class>,
     memory: u64,
 }
 
@@ -99,8 +102,16 @@ pub fn apply(
     recover(device, store)?;
     // What is done depends on what there is, which nobody changes from now on. Of those that are
     // removed the names are known only afterwards.
+    let mut loans = match has_classes(project) {
+        true => Some(Loans::lock(store)?),
+        false => None,
+    };
     let first = plan(device, store, project, options.prune)?;
-    let _lock = store.lock(first.changes.iter().map(|change| change.name.as_str()))?;
+    let names = || first.changes.iter().map(|change| change.name.as_str());
+    let _lock = store.lock(names())?;
+    if let Some(loans) = &mut loans {
+        loans.hold(names());
+    }
     let plan = plan(device, store, project, options.prune)?;
     if plan.changes.len() != first.changes.len() {
         return Err(Failure::new(
@@ -115,6 +126,7 @@ pub fn apply(
         store,
         project,
         options,
+        loans,
         asked: SystemTime::now(),
         journal: Journal {
             boot: store.boot().to_owned(),
@@ -126,8 +138,9 @@ pub fn apply(
     transaction.journal.stamp = nanoseconds(transaction.asked);
     transaction.write_journal()?;
     let decided = transaction.stage(&plan, ensure_monitor);
+    let loans = transaction.loans.as_ref();
     if let Err(failure) = decided {
-        let kept = roll_back(device, store, &transaction.journal)
+        let kept = roll_back(device, store, &transaction.journal, loans)
             .and_then(|kept| store.remove_document(JOURNAL).map(|()| kept));
         return Err(match kept {
             Ok(kept) if kept.is_empty() => failure,
@@ -138,7 +151,7 @@ pub fn apply(
             )),
         });
     }
-    finish(device, store, &transaction.journal)
+    finish(device, store, &transaction.journal, loans)
         .and_then(|()| store.remove_document(JOURNAL))
         .map_err(|failure| {
             Failure::new(format!(
@@ -153,6 +166,8 @@ struct Transaction<'a> {
     store: &'a Store,
     project: &'a Project,
     options: Options,
+    /// There if an instance of the project has a class.
+    loans: Option<Loans>,
     asked: SystemTime,
     journal: Journal,
 }
@@ -168,18 +183,25 @@ impl Transaction<'_> {
             grace: self.options.grace,
             ..Rest::default()
         };
-        for change in plan.of(Action::Create).chain(plan.of(Action::Replace)) {
+        let mut made: Vec<_> = (plan.of(Action::Create))
+            .chain(plan.of(Action::Replace))
+            .collect();
+        // What is content with what is left comes last.
+        made.sort_by_key(|change| {
+            let options = &self.project.instances[&change.name].options;
+            (
+                options.class != Some(Class::Latency),
+                options.cpu_range.is_some(),
+            )
+        });
+        for change in made {
             let made = self
                 .create(change)
                 .map_err(|failure| named(&change.name, &failure))?;
             rest.made.push(made);
         }
-        if self
-            .project
-            .instances
-            .values()
-            .any(|wanted| wanted.restart != Policy::No)
-        {
+        let mut all = self.project.instances.values();
+        if has_classes(self.project) || all.any(|wanted| wanted.restart != Policy::No) {
             ensure_monitor()?;
         }
         for made in &rest.made {
@@ -195,15 +217,9 @@ impl Transaction<'_> {
             self.resize(change)?;
         }
         for action in [Action::Update, Action::Resize, Action::Start] {
-            rest.updates.extend(plan.of(action).filter_map(|change| {
-                let wanted = &self.project.instances[&change.name];
-                Some(Update {
-                    id: change.id?,
-                    restart: wanted.restart,
-                    cpus: wanted.options.cpus,
-                    memory: wanted.options.memory,
-                })
-            }));
+            for change in plan.of(action) {
+                rest.updates.extend(self.update(change)?);
+            }
         }
         rest.removed = plan
             .of(Action::Remove)
@@ -217,17 +233,35 @@ impl Transaction<'_> {
         written
     }
 
+    /// The record's new contents for an instance that stays.
+    fn update(&self, change: &Change) -> Result<Option<Update>> {
+        let wanted = &self.project.instances[&change.name];
+        let Some(id) = change.id else {
+            return Ok(None);
+        };
+        let record = self.store.read(id)?;
+        let cpus = record.map(|record| super::plan::own_cpus(wanted, &record));
+        Ok(Some(Update {
+            id,
+            restart: wanted.restart,
+            cpus: cpus.unwrap_or(wanted.options.cpus),
+            cpu_range: wanted.options.cpu_range,
+            class: wanted.options.class,
+            memory: wanted.options.memory,
+        }))
+    }
+
     /// Creates and loads an instance.
     fn create(&self, change: &Change) -> Result<Made> {
         let wanted = &self.project.instances[&change.name];
         let aside = change.id.map(managed::side_name);
-        let created = instances::create_as(
-            self.device,
-            &wanted.options,
-            Some(aside.as_deref().unwrap_or(&change.name)),
-            self.asked,
-        )?;
-        let mut record = self.store.record(&wanted.options, wanted.restart);
+        let name = aside.as_deref().unwrap_or(&change.name);
+        let options = match &self.loans {
+            Some(loans) => loans.for_staged(self.device, self.store, &wanted.options, name)?,
+            None => loans::with_what_is_free(self.device, &wanted.options)?,
+        };
+        let created = instances::create_as(self.device, &options, Some(name), self.asked)?;
+        let mut record = self.store.record(&options, wanted.restart);
         record.staged = true;
         record.project = Some(self.project.name.clone());
         record.previous = change.id;
@@ -272,8 +306,12 @@ impl Transaction<'_> {
 
     /// Gives an instance more of what it has.
     fn resize(&mut self, change: &Change) -> Result<()> {
-        let wanted = &self.project.instances[&change.name].options;
+        let wanted = &self.project.instances[&change.name];
         let id = change.id.unwrap_or_default();
+        let record = self.store.read(id)?;
+        let own = record.map_or(wanted.options.cpus, |record| {
+            super::plan::own_cpus(wanted, &record).saturating_sub(record.lent_cpus())
+        });
         let status = self.device.status(id);
         let status = status.context(|| format!("cannot look at {}", change.name))?;
         self.journal.resized.push(Size {
@@ -282,15 +320,25 @@ impl Transaction<'_> {
             memory: status.mem,
         });
         self.write_journal()?;
+        if let Some(loans) = &self.loans {
+            let (class, more) = (wanted.options.class, own.saturating_sub(status.cpus));
+            loans.for_more(self.device, self.store, class, more, &change.name)?;
+        }
         let options = resize::Options {
             // Somebody may have given it more than was declared already.
-            cpus: Some(wanted.cpus.max(status.cpus)),
-            memory: Some(wanted.memory.max(status.mem)),
+            cpus: Some(own.max(status.cpus)),
+            memory: Some(wanted.options.memory.max(status.mem)),
             limit: Some(self.options.limit),
             ..resize::Options::default()
         };
         resize::resize(self.device, &status, options).map(drop)
     }
+}
+
+/// Whether an instance of the project may lend CPUs or borrow some.
+fn has_classes(project: &Project) -> bool {
+    let mut all = project.instances.values();
+    all.any(|wanted| wanted.options.class.is_some())
 }
 
 /// A failure that begins with an instance's name.
@@ -307,16 +355,18 @@ pub fn recover(device: &dyn Device, store: &Store) -> Result<()> {
         return Ok(());
     };
     if journal.boot == store.boot() {
+        let mut loans = Loans::lock(store)?;
         let made = instances::all(device)?;
         let made = made
             .iter()
             .filter(|status| status.requested_ns == journal.stamp);
         let decided = journal.rest.iter().flat_map(|rest| &rest.made);
         let names = (made.map(label)).chain(decided.map(|made| made.name.as_str()));
-        let _lock = store.lock(names)?;
+        let _lock = store.lock(names.clone())?;
+        loans.hold(names);
         match journal.rest {
-            Some(_) => finish(device, store, &journal)?,
-            None => drop(roll_back(device, store, &journal)?),
+            Some(_) => finish(device, store, &journal, Some(&loans))?,
+            None => drop(roll_back(device, store, &journal, Some(&loans))?),
         }
     }
     store.remove_document(JOURNAL)
@@ -331,7 +381,12 @@ pub fn is_unfinished(store: &Store) -> Result<bool> {
 }
 
 /// Ends and forgets all that a transaction has made. Returns what cannot be taken back, in words.
-fn roll_back(device: &dyn Device, store: &Store, journal: &Journal) -> Result<Vec<String>> {
+fn roll_back(
+    device: &dyn Device,
+    store: &Store,
+    journal: &Journal,
+    loans: Option<&Loans>,
+) -> Result<Vec<String>> {
     for status in instances::all(device)? {
         if status.requested_ns == journal.stamp {
             instances::halt(device, &status)?;
@@ -360,11 +415,25 @@ fn roll_back(device: &dyn Device, store: &Store, journal: &Journal) -> Result<Ve
             ));
         }
     }
+    settle(device, store, loans);
     Ok(kept)
 }
 
+/// Gives CPUs back that were borrowed for what is not there any more. What fails is left to the
+/// monitor.
+fn settle(device: &dyn Device, store: &Store, loans: Option<&Loans>) {
+    if let Some(loans) = loans {
+        let _ = loans.settle(device, store, &mut io::sink());
+    }
+}
+
 /// Does what is left of a transaction that is decided, as far as it was not done.
-fn finish(device: &dyn Device, store: &Store, journal: &Journal) -> Result<()> {
+fn finish(
+    device: &dyn Device,
+    store: &Store,
+    journal: &Journal,
+    loans: Option<&Loans>,
+) -> Result<()> {
     let Some(rest) = &journal.rest else {
         return Ok(());
     };
@@ -382,6 +451,9 @@ fn finish(device: &dyn Device, store: &Store, journal: &Journal) -> Result<()> {
                     .context(|| format!("cannot name the instance {name}"))?;
             }
             instances::stop(device, old, rest.grace)?;
+            if loans.is_some() {
+                loans::succeed(device, store, &managed::side_name(old.id), name)?;
+            }
             if old.state == dev::STATE_CREATED {
                 // It has no logs, and would keep what it has.
                 instances::remove(device, old)?;
@@ -397,11 +469,15 @@ fn finish(device: &dyn Device, store: &Store, journal: &Journal) -> Result<()> {
             }
         }
         store.update(new.id, |record| record.staged = false)?;
+        // It was made while the one before it had its CPUs.
+        loans::fill_range(device, store, new.id)?;
     }
     for update in &rest.updates {
         store.update(update.id, |record| {
             record.restart = update.restart;
             record.options.cpus = update.cpus;
+            record.options.cpu_range = update.cpu_range;
+            record.options.class = update.class;
             record.options.memory = update.memory;
         })?;
         let created = there
@@ -425,5 +501,6 @@ fn finish(device: &dyn Device, store: &Store, journal: &Journal) -> Result<()> {
             }
         }
     }
+    settle(device, store, loans);
     Ok(())
 }
