@@ -6,30 +6,13 @@
  * The counts of instructions are exact with one processor; with more, which then run at the same time, some are lost.
  *
  * A mark is a no-operation with an address that means something here: nopl START(%rax) or nopl STOP(%rax); see bench/micro/bench.h.
- * QEMU's header is not in its package, so the few functions used are declared here, as its documentation (docs/devel/tcg-plugins)
- * has them.
  */
+#include "qemu.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct qemu_plugin_tb;
-struct qemu_plugin_insn;
-typedef uint64_t plugin_id;
-enum { NO_REGISTERS = 0 }; /* QEMU_PLUGIN_CB_NO_REGS */
-
-void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id, void (*)(plugin_id, struct qemu_plugin_tb *));
-void qemu_plugin_register_vcpu_resume_cb(plugin_id, void (*)(plugin_id, unsigned));
-void qemu_plugin_register_atexit_cb(plugin_id, void (*)(plugin_id, void *), void *);
-size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
-struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
-uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
-size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *, void *, size_t);
-void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, void (*)(unsigned, void *), int, void *);
-
-#define EXPORT __attribute__((visibility("default")))
-EXPORT int qemu_plugin_version = 2;
 
 /* One instruction by its address; the same one may be translated many times. */
 struct count {

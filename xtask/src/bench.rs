@@ -5,6 +5,7 @@ mod boot;
 mod document;
 mod elastic;
 mod instance;
+mod isolation;
 mod metrics;
 mod micro;
 pub mod profile;
@@ -29,8 +30,8 @@ use crate::{linux, paths};
 #[derive(Args)]
 pub struct Arguments {
     /// Metrics to measure: their names, or how they begin, or `boot` for all about boots and
-    /// instances; or `elastic` alone, how long instances take to change [default: all metrics but
-    /// `net`, those of networks]
+    /// instances; or alone `elastic`, how long instances take to change, or `isolation`, what they
+    /// notice of each other [default: all metrics but `net`, those of networks]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// A kernel to compare with, and what it is called in the table; more than one may be given
@@ -68,8 +69,11 @@ pub struct Arguments {
 /// the emulator's own work (translating code, making memory) is left out.
 const COUNTED_MS: &str = "ms counted";
 
-/// Name for all about instances that come, change and go.
-const ELASTIC: &str = "elastic";
+/// Measures the systems, and tells of it as the arguments say.
+type Benchmark = fn(&Arguments, &[System]) -> Result<()>;
+
+/// Benchmarks that stand alone, by name.
+const ALONE: [(&str, Benchmark); 2] = [("elastic", elastic::run), ("isolation", isolation::run)];
 
 /// Name of Skerry in tables and JSON.
 const SKERRY: &str = "skerry";
@@ -129,10 +133,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             bail!("no system is called {only:?}");
         }
     }
-    if arguments.names.iter().any(|name| name == ELASTIC) {
-        elastic::run(arguments, &systems)?;
-        discard_scratch();
-        return Ok(ExitCode::SUCCESS);
+    for (name, run) in ALONE {
+        if arguments.names.iter().any(|given| given == name) {
+            run(arguments, &systems)?;
+            discard_scratch();
+            return Ok(ExitCode::SUCCESS);
+        }
     }
     let mut table = Table::default();
     if arguments.names.iter().any(|name| name == "boot") {
@@ -193,7 +199,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Metric>> {
         if chosen.len() == before {
             let known: Vec<_> = metrics::all().map(|metric| metric.name).collect();
             bail!(
-                "no metric {name:?}; there are boot, elastic, {}",
+                "no metric {name:?}; there are boot, elastic, isolation, {}",
                 known.join(", ")
             );
         }

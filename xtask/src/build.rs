@@ -152,13 +152,25 @@ pub fn micro() -> Result<(PathBuf, PathBuf)> {
     ))
 }
 
-/// Builds the plugin of `bench/profile`; returns its path.
+/// Builds the plugin of `bench/profile` that counts each instruction; returns its path.
 pub fn profile_plugin() -> Result<PathBuf> {
-    compile(
-        "profile.so",
-        &["-fPIC", "-shared"],
-        &[paths::root().join("bench/profile/plugin.c")],
-    )
+    plugin("profile.so", "bench/profile/plugin.c")
+}
+
+/// Builds the plugin of `bench/profile` that counts what a processor executes between marks;
+/// returns its path.
+pub fn samples_plugin() -> Result<PathBuf> {
+    plugin("samples.so", "bench/profile/samples.c")
+}
+
+fn plugin(name: &str, source: &str) -> Result<PathBuf> {
+    compile(name, &["-fPIC", "-shared"], &[paths::root().join(source)])
+}
+
+/// Builds the program of `bench/isolation`; returns its path.
+pub fn isolation_program() -> Result<PathBuf> {
+    let source = paths::root().join("bench/isolation/main.c");
+    compile("isolation", &["-static"], &[source])
 }
 
 /// Compiles C files into one program of the target directory, which is replaced whole, because
