@@ -137,18 +137,22 @@ fn map_pages(bottom: usize) -> Option<Frames> {
     Some(frames)
 }
 
-/// With `debug=poison`: tells how much of a stack was used that nobody has any more, if that is
+/// With `debug=poison`: tells how much of the stack that it is called on was ever used, if that is
 /// half of it and more than of any before. Its pages were free before they were mapped, so what was
 /// never written to holds the pattern.
-fn note_depth(bottom: usize) {
+pub fn note_depth() {
     /// Most bytes that were used of a stack.
     static DEEPEST: AtomicUsize = AtomicUsize::new(STACK_SIZE / 2);
-    if !poison::on() {
+    let local = 0u64;
+    let here = (&raw const local).addr();
+    let of_stack = here.wrapping_sub(STACKS) % STRIDE;
+    if !poison::on() || here.wrapping_sub(STACKS) >= MAX_STACKS * STRIDE || of_stack < PAGE_SIZE {
         return;
     }
-    let words = bottom as *const [u64; STACK_SIZE / size_of::<u64>()];
-    // SAFETY: the stack's pages are mapped, and nobody runs on it.
-    let used = STACK_SIZE - poison::untouched(unsafe { &*words }) * size_of::<u64>();
+    let below = ((here - of_stack + PAGE_SIZE)..here).step_by(size_of::<u64>());
+    // SAFETY: pages of the stack that this runs on, below what is in use.
+    let words = below.map(|at| unsafe { (at as *const u64).read_volatile() });
+    let used = STACK_SIZE - poison::untouched(words) * size_of::<u64>();
     if DEEPEST.fetch_max(used, Ordering::Relaxed) < used {
         log::warn!("a kernel stack was used to {used} of {STACK_SIZE} bytes");
     }
@@ -156,7 +160,6 @@ fn note_depth(bottom: usize) {
 
 impl Drop for KernelStack {
     fn drop(&mut self) {
-        note_depth(self.bottom());
         if POOL.lock().pool.try_push((self.slot, self.frames)).is_err() {
             free(self.slot, self.frames);
         }

@@ -74,10 +74,8 @@ unsafe fn check_all(at: *const u8, bytes: usize, what: &str) {
 
 /// Number of words from the first on that hold the pattern still, of memory that was filled when
 /// it was given back.
-#[must_use]
-pub fn untouched(words: &[u64]) -> usize {
-    let touched = words.iter().position(|word| *word != WORD);
-    touched.unwrap_or(words.len())
+pub fn untouched(words: impl IntoIterator<Item = u64>) -> usize {
+    words.into_iter().take_while(|word| *word == WORD).count()
 }
 
 /// Where the first byte is that is not the pattern's.
@@ -97,9 +95,9 @@ mod tests {
 
     #[test]
     fn what_was_written_to_ends_what_was_not() {
-        assert_eq!(untouched(&[WORD; 4]), 4);
-        assert_eq!(untouched(&[WORD, WORD, 0, WORD]), 2);
-        assert_eq!(untouched(&[]), 0);
+        assert_eq!(untouched([WORD; 4]), 4);
+        assert_eq!(untouched([WORD, WORD, 0, WORD]), 2);
+        assert_eq!(untouched([]), 0);
     }
 
     #[test]

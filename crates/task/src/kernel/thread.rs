@@ -727,6 +727,7 @@ extern "sysv64" fn slot_main(number: usize) -> ! {
             });
             reserve_run_queue();
             body();
+            guard::stack::note_depth();
             thread_exit(slot);
         }
         switch::park();
