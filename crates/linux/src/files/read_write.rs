@@ -35,6 +35,9 @@ pub(crate) const BOUNCE_BUFFER_LEN: usize = 65_536;
 /// Largest transfer of the fast path, in bytes; event descriptors and wake-ups through pipes are
 /// this small.
 const FAST_PATH_LEN: usize = 16;
+/// Largest transfer beyond it that goes through a buffer of one cache line: a message between
+/// instances is one.
+const LINE_LEN: usize = 64;
 
 /// Refuses a transfer that would go beyond the greatest offset.
 fn check_end(offset: Option<u64>, len: usize) -> Result<(), Errno> {
@@ -331,7 +334,10 @@ fn copy_out_partial(file: &File, buf: UserAddr, bytes: &[u8]) -> SysResult {
 fn read_slow(task: &Task, fd: Fd, buf: UserAddr, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=FAST_PATH_LEN).contains(&len) {
-        return task.account_system_time(|| read_single(task, &file, buf, len, None));
+        return match len {
+            1..=LINE_LEN => read_line(task, &file, buf, len),
+            _ => task.account_system_time(|| read_single(task, &file, buf, len, None)),
+        };
     }
     let mut bytes = [0; FAST_PATH_LEN];
     let Some(read) = file.read_fast(&mut bytes[..len]) else {
@@ -356,6 +362,42 @@ fn read_blocking_small(file: &File, buf: UserAddr, len: usize) -> SysResult {
     let mut bytes = [0; FAST_PATH_LEN];
     let n = file.read(&mut bytes[..len])?;
     copy_out_small(file, buf, &bytes, n)
+}
+
+/// Reads up to a cache line, as [`read_single`] would, without what larger transfers need.
+#[inline(never)]
+fn read_line(task: &Task, file: &File, buf: UserAddr, len: usize) -> SysResult {
+    if !file.flags().is_readable() {
+        return Err(Errno::EBADF);
+    }
+    check_line(file, buf, len)?;
+    // As in `read_iov`.
+    if kind_of(file) == Some(SocketType::Stream) {
+        probe(file, buf)?;
+    }
+    let mut bytes = [0; LINE_LEN];
+    let result = file.read(&mut bytes[..len]).and_then(|n| {
+        let bytes = &bytes[..n];
+        match uaccess::write_bytes(buf, bytes) {
+            Ok(()) => Ok(n),
+            Err(_) => copy_out_partial(file, buf, bytes),
+        }
+    });
+    task.io_accounting.count(Direction::Read, &result, 1);
+    result
+}
+
+/// Checks a transfer of up to a cache line.
+#[inline(always)]
+fn check_line(file: &File, buf: UserAddr, len: usize) -> Result<(), Errno> {
+    let least = file.ops().min_transfer();
+    if least != usize::MAX && !buf.access_ok(len) {
+        return Err(Errno::EFAULT);
+    }
+    match len < least {
+        true => Err(Errno::EINVAL),
+        false => Ok(()),
+    }
 }
 
 /// Copies the first `n` bytes that were read to the caller.
@@ -397,7 +439,10 @@ fn read_single(
 pub fn sys_write(task: &Task, fd: Fd, buf: UserAddr, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=FAST_PATH_LEN).contains(&len) {
-        return write_slow(task, &file, buf, len);
+        return match len {
+            1..=LINE_LEN => write_line(task, &file, buf, len),
+            _ => write_slow(task, &file, buf, len),
+        };
     }
     if !file.flags().is_writable() {
         return Err(Errno::EBADF);
@@ -410,6 +455,26 @@ pub fn sys_write(task: &Task, fd: Fd, buf: UserAddr, len: usize) -> SysResult {
     let len = write_limit(task, &file, None, len)?;
     file.write(&bytes[..len])
         .inspect_err(|&error| write_failed(task, &file, error))
+}
+
+/// Writes up to a cache line, as [`write_single`] would, without what larger transfers need.
+#[inline(never)]
+fn write_line(task: &Task, file: &File, buf: UserAddr, len: usize) -> SysResult {
+    if !file.flags().is_writable() {
+        return Err(Errno::EBADF);
+    }
+    check_line(file, buf, len)?;
+    let mut bytes = [0; LINE_LEN];
+    let bytes = &mut bytes[..len.min(file.ops().max_write())];
+    if uaccess::read_bytes(buf, bytes).is_err() {
+        return write_slow(task, file, buf, len);
+    }
+    let len = write_limit(task, file, None, bytes.len())?;
+    let result = file
+        .write(&bytes[..len])
+        .inspect_err(|&error| write_failed(task, file, error));
+    task.io_accounting.count(Direction::Write, &result, 1);
+    result
 }
 
 /// Slow path of `write(2)`: for more than a few bytes.
