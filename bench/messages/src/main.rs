@@ -49,7 +49,11 @@ impl Peer {
     fn open(path: &str) -> Result<Self> {
         let open = |flags| {
             let mut options = OpenOptions::new();
-            options.read(true).write(true).custom_flags(flags).open(path)
+            options
+                .read(true)
+                .write(true)
+                .custom_flags(flags)
+                .open(path)
         };
         Ok(Self {
             waiting: open(0)?,

@@ -881,7 +881,7 @@ pub struct Stats {
 const _: () = {
     assert!(size_of::<Stats>() == 136);
     assert!(size_of::<Info>() == 120);
-    assert!(size_of::<Create>() == 968 && size_of::<Peers>() == 840);
+    assert!(size_of::<Create>() == 968 && size_of::<Peers>() == 904);
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
     assert!(

@@ -55,8 +55,25 @@ pub struct Counters {
     pub received: AtomicU64,
     /// Messages that programs wanted to send when there was no room.
     pub refused: AtomicU64,
-    /// Doorbells rung.
+    /// Doorbells rung, by the guard.
     pub doorbells: AtomicU64,
+    /// Times that doorbells were not listened to for a while, because the peer had rung for
+    /// nothing.
+    pub held_back: AtomicU64,
+}
+
+impl Counters {
+    /// All of them.
+    fn all(&self) -> [&AtomicU64; 5] {
+        let Self {
+            sent,
+            received,
+            refused,
+            doorbells,
+            held_back,
+        } = self;
+        [sent, received, refused, doorbells, held_back]
+    }
 }
 
 /// A page of messages: one side's, which alone writes it.
@@ -92,15 +109,9 @@ impl MessagePage {
             _padding: _,
             cells,
         } = self;
-        let counters = [
-            &counters.sent,
-            &counters.received,
-            &counters.refused,
-            &counters.doorbells,
-        ];
         let words = [&receipt.taken, &receipt.awaited, &wish.room];
         let cells = cells.as_flattened();
-        for word in words.into_iter().chain(counters).chain(cells) {
+        for word in words.into_iter().chain(counters.all()).chain(cells) {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -140,13 +151,7 @@ mod tests {
             cells: [const { [const { AtomicU64::new(0) }; WORDS + 1] }; CELLS],
         });
         let words = || {
-            let counters = &page.counters;
-            let counters = [
-                &counters.sent,
-                &counters.received,
-                &counters.refused,
-                &counters.doorbells,
-            ];
+            let counters = page.counters.all();
             let others = [&page.receipt.taken, &page.receipt.awaited, &page.wish.room];
             let cells = page.cells.as_flattened();
             others.into_iter().chain(counters).chain(cells)
@@ -154,6 +159,6 @@ mod tests {
         words().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         page.reset();
         assert!(words().all(|word| word.load(Ordering::Relaxed) == 0));
-        assert_eq!(words().count(), 7 + 8 * CELLS);
+        assert_eq!(words().count(), 8 + 8 * CELLS);
     }
 }

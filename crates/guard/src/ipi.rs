@@ -45,6 +45,8 @@ pub fn ring_peer() {
 pub fn ring_place(place: usize) {
     cpu::without_irqs(|| {
         if let Some((apic_id, vector)) = peers::doorbell(place) {
+            // Before the doorbell: who hears it finds it counted.
+            peers::count_doorbell(place);
             apic::send_ipi(apic_id, vector);
         }
     });

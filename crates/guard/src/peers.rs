@@ -72,6 +72,19 @@ pub fn pair(place: usize) -> Option<Pair<'static>> {
     Some(Pair::new(side(page(place, 0)?), side(page(place, 1)?)))
 }
 
+/// Counts a doorbell for the peer at a place.
+pub(crate) fn count_doorbell(place: usize) {
+    if let Some(counters) = counters(place) {
+        counters.doorbells.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Number of doorbells that the peer at a place has rung, by its guard's count: its word.
+#[must_use]
+pub fn doorbells_of_peer(place: usize) -> u64 {
+    page(place, 1).map_or(0, |page| page.counters.doorbells.load(Ordering::Relaxed))
+}
+
 /// This instance's own counts at a place.
 #[must_use]
 pub fn counters(place: usize) -> Option<&'static Counters> {

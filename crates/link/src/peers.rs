@@ -36,6 +36,9 @@ struct Connection {
     pair: Pair<'static>,
     sender: Sender,
     receiver: Receiver,
+    /// Doorbells that the peer had rung at the last look, and whether that was more than before.
+    heard: u64,
+    has_rung: bool,
 }
 
 /// A name of a peer, and the peer, if there is one at the moment.
@@ -72,6 +75,8 @@ impl Connection {
             pair: peers::pair(place)?,
             sender: Sender::new(peer.generation),
             receiver: Receiver::new(peer.generation),
+            heard: peers::doorbells_of_peer(place),
+            has_rung: false,
         })
     }
 
@@ -79,9 +84,6 @@ impl Connection {
     fn ring(&self, doorbell: Doorbell) {
         if doorbell == Doorbell::Wanted {
             guard::ipi::ring_place(self.place);
-            if let Some(counters) = peers::counters(self.place) {
-                add(&counters.doorbells, 1);
-            }
         }
     }
 
@@ -167,6 +169,9 @@ impl Line {
         let is_awaited = {
             let mut connection = self.connection.lock();
             connection.as_mut().is_some_and(|connection| {
+                let rung = peers::doorbells_of_peer(connection.place);
+                connection.has_rung = rung != connection.heard;
+                connection.heard = rung;
                 connection.receiver.has_message(&connection.pair)
                     || connection.sender.has_room_again(&connection.pair)
             })
@@ -178,6 +183,16 @@ impl Line {
             self.changed.notify();
         }
         is_awaited || has_taken
+    }
+
+    /// Counts that doorbells are held back, if the peer has rung before the last look.
+    fn count_held_back(&self) {
+        if let Some(connection) = &*self.connection.lock()
+            && connection.has_rung
+            && let Some(counters) = peers::counters(connection.place)
+        {
+            add(&counters.held_back, 1);
+        }
     }
 
     /// Asks for a doorbell for the next message. True if one is there after all.
@@ -350,6 +365,9 @@ fn listen() {
             is_wanted |= line.look();
         }
         if !is_wanted {
+            for line in LINES.get().into_iter().flatten() {
+                line.count_held_back();
+            }
             irq::mask_doorbell();
             Event::new().wait_until(Deadline::after_ns(DEAF_NS));
             irq::unmask_doorbell();

@@ -100,6 +100,7 @@ impl Names {
                 to.received = counters.received.load(Ordering::Relaxed);
                 to.refused = counters.refused.load(Ordering::Relaxed);
                 to.doorbells = counters.doorbells.load(Ordering::Relaxed);
+                to.held_back = counters.held_back.load(Ordering::Relaxed);
             }
             count += 1;
         }

@@ -372,14 +372,13 @@ fn run_command(
                 let used = stats::fresh(device, &[status.id])
                     .context(|| format!("cannot look at {name}"))?;
                 let used = used.first().copied().unwrap_or_default();
-                let peers = device
-                    .peers(status.id)
+                let peers = peers::of(device, status.id)
                     .context(|| format!("cannot look at the peers of {name}"))?;
                 Ok::<_, Failure>((status, store.read(status.id)?, used, peers))
             };
             let all: Vec<_> = names.names.iter().map(look).collect::<Result<_>>()?;
             let inspected = all.iter().map(|(status, record, used, known)| Inspected {
-                peers: peers::shown(known),
+                peers: known.clone(),
                 ..Inspected::new(status, record.as_ref(), used)
             });
             output(

@@ -1,6 +1,7 @@
 //! `metrics`: figures of the machine and its instances in Prometheus' text format (version 0.0.4),
 //! once or served over HTTP.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +13,7 @@ use crate::device::Device;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{self, has_ended, label};
 use crate::show::{Instance, Resources};
-use crate::{networks, stats};
+use crate::{networks, peers, stats};
 
 /// The content type of the format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -70,10 +71,18 @@ pub fn text(device: &dyn Device) -> Result<String> {
     // The supervisor, and then all instances.
     let ids: Vec<_> = [0].into_iter().chain(all.iter().map(|s| s.id)).collect();
     let used = stats::fresh(device, &ids).context(look)?;
-    Ok(document(&info, &all, &used))
+    let mut exchanged = BTreeMap::new();
+    for status in &all {
+        let peers = peers::of(device, status.id).context(look)?;
+        exchanged.insert(status.id, peers);
+    }
+    Ok(document(&info, &all, &used, &exchanged))
 }
 
-fn document(info: &Info, all: &[Status], used: &[Stats]) -> String {
+/// Peers of instances, by the instances' numbers.
+type Exchanged = BTreeMap<u32, Vec<peers::Shown>>;
+
+fn document(info: &Info, all: &[Status], used: &[Stats], exchanged: &Exchanged) -> String {
     let mut text = Document::default();
     let resources = Resources::new(info, all.len());
     text.gauge("skerry_build_info", "Versions of tool and kernel.");
@@ -110,7 +119,66 @@ fn document(info: &Info, all: &[Status], used: &[Stats]) -> String {
     }
     of_instances(&mut text, all);
     usage(&mut text, all, used);
+    messages(&mut text, all, exchanged);
     text.0
+}
+
+/// Name of a metric of a pair of peers, its help, and its value.
+type PeerFigure = (&'static str, &'static str, fn(&peers::Shown) -> u64);
+
+/// Messages between each instance and its peers.
+fn messages(text: &mut Document, all: &[Status], exchanged: &Exchanged) {
+    let each = || {
+        all.iter().flat_map(|status| {
+            let peers = exchanged.get(&status.id).into_iter().flatten();
+            peers.map(move |peer| (label(status), peer))
+        })
+    };
+    let name = "skerry_instance_peer_connected";
+    text.gauge(name, "Whether an instance exchanges messages with a peer.");
+    for (label, peer) in each() {
+        let value = f64::from(u8::from(peer.id.is_some()));
+        text.value(name, &[("name", label), ("peer", &peer.name)], value);
+    }
+    let name = "skerry_instance_peer_messages_total";
+    text.counter(
+        name,
+        "Messages that an instance has sent to a peer, and has taken from it.",
+    );
+    for (label, peer) in each() {
+        for (direction, count) in [("sent", peer.sent), ("received", peer.received)] {
+            let labels = [
+                ("name", label),
+                ("peer", &*peer.name),
+                ("direction", direction),
+            ];
+            text.value(name, &labels, count as f64);
+        }
+    }
+    let counters: [PeerFigure; 3] = [
+        (
+            "skerry_instance_peer_refused_total",
+            "Messages to a peer for which there was no room.",
+            |peer| peer.refused,
+        ),
+        (
+            "skerry_instance_peer_doorbells_total",
+            "Doorbells that an instance has rung at a peer.",
+            |peer| peer.doorbells,
+        ),
+        (
+            "skerry_instance_peer_held_back_total",
+            "Times that doorbells were held back, because a peer had rung for nothing.",
+            |peer| peer.held_back,
+        ),
+    ];
+    for (name, help, value) in counters {
+        text.counter(name, help);
+        for (label, peer) in each() {
+            let labels = [("name", label), ("peer", &*peer.name)];
+            text.value(name, &labels, value(peer) as f64);
+        }
+    }
 }
 
 /// Name of a metric of instances, its help, and its value.

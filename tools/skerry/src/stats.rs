@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::failure::{Context, Result};
 use crate::instances::{self, label};
 use crate::streams::Signals;
-use crate::{networks, show, size};
+use crate::{networks, peers, show, size};
 
 /// Time from one picture to the next, as docker has it.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -103,14 +103,23 @@ struct Row<'a> {
     net_received_bytes: Option<u64>,
     /// Bytes that its network card has sent; likewise.
     net_sent_bytes: Option<u64>,
+    /// Its exchange of messages with each peer.
+    peers: Vec<peers::Rated>,
     #[serde(flatten)]
     usage: Usage,
 }
 
+/// What an instance was seen to have used.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    stats: Stats,
+    peers: Vec<peers::Shown>,
+}
+
 impl<'a> Row<'a> {
     /// Figures of `now`; rates since `before`.
-    fn new(status: &'a Status, before: &Stats, now: &Stats, passed: Duration) -> Self {
-        let busy = |stats: &Stats| stats.user_ns + stats.system_ns;
+    fn new(status: &'a Status, before: &Seen, now: &Seen, passed: Duration) -> Self {
+        let busy = |seen: &Seen| seen.stats.user_ns + seen.stats.system_ns;
         let used = busy(now).saturating_sub(busy(before)) as f64;
         let percent = used / passed.as_nanos().max(1) as f64 * 100.0;
         let has_network = networks::address(status).is_some();
@@ -123,8 +132,16 @@ impl<'a> Row<'a> {
             cpu_percent: (percent * 100.0).round() / 100.0,
             net_received_bytes: has_network.then_some(status.network.received_bytes),
             net_sent_bytes: has_network.then_some(status.network.sent_bytes),
-            usage: Usage::new(now),
+            peers: peers::rated(&before.peers, &now.peers, passed),
+            usage: Usage::new(&now.stats),
         }
+    }
+
+    /// Sum of a count over all peers; `None` if it has no names of any.
+    fn messages(&self, count: impl Fn(&peers::Shown) -> u64) -> Option<u64> {
+        // Each number is an instance's word: the sum may be more than fits.
+        let all = self.peers.iter().map(|rated| count(&rated.peer));
+        (!self.peers.is_empty()).then(|| all.fold(0, u64::saturating_add))
     }
 
     fn cells(&self) -> Vec<String> {
@@ -151,6 +168,14 @@ impl<'a> Row<'a> {
                 size::format(self.usage.input_bytes),
                 size::format(self.usage.output_bytes)
             ),
+            match (
+                self.messages(|peer| peer.sent),
+                self.messages(|peer| peer.received),
+            ) {
+                (Some(sent), Some(received)) => format!("{sent} / {received}"),
+                _ => "--".into(),
+            },
+            or_none(self.messages(|peer| peer.refused).map(|n| n.to_string())),
             self.usage.interrupts.to_string(),
             format!("{:.1} ms", self.usage.supervisor_us / 1e3),
             or_none(self.usage.threads.map(|threads| threads.to_string())),
@@ -183,7 +208,7 @@ fn is_gone(stats: &io::Result<Stats>) -> bool {
 }
 
 /// The instances to be shown, and what they have used.
-fn look(device: &dyn Device, options: &Options) -> Result<Vec<(Status, Stats)>> {
+fn look(device: &dyn Device, options: &Options) -> Result<Vec<(Status, Seen)>> {
     let wanted = match options.names.as_slice() {
         [] => {
             let mut all = instances::all(device)?;
@@ -201,8 +226,10 @@ fn look(device: &dyn Device, options: &Options) -> Result<Vec<(Status, Stats)>> 
         let stats = device.stats(status.id, dev::STATS_ASK);
         // Else it was removed meanwhile.
         if !is_gone(&stats) {
-            let stats = stats.context(|| format!("cannot look at {}", label(&status)))?;
-            shown.push((status, stats));
+            let failed = || format!("cannot look at {}", label(&status));
+            let stats = stats.context(failed)?;
+            let peers = peers::of(device, status.id).context(failed)?;
+            shown.push((status, Seen { stats, peers }));
         }
     }
     Ok(shown)
@@ -223,6 +250,8 @@ fn print(rows: &[Row<'_>], json: bool, out: &mut dyn Write) -> io::Result<()> {
         "MEM %",
         "NET I/O",
         "STREAM I/O",
+        "MESSAGES",
+        "REFUSED",
         "INTERRUPTS",
         "SUPERVISOR",
         "THREADS",
@@ -241,8 +270,11 @@ pub fn run(device: &dyn Device, options: &Options, out: &mut dyn Write) -> Resul
     let in_place = !options.once && !options.json && io::stdout().is_terminal();
     let mut signals = Signals::new().context(|| "cannot catch signals")?;
     let mut at = Instant::now();
-    let figures = |shown: &[(Status, Stats)]| -> BTreeMap<u32, Stats> {
-        shown.iter().map(|(_, stats)| (stats.id, *stats)).collect()
+    let figures = |shown: &[(Status, Seen)]| -> BTreeMap<u32, Seen> {
+        shown
+            .iter()
+            .map(|(status, seen)| (status.id, seen.clone()))
+            .collect()
     };
     let mut before = figures(&look(device, options)?);
     while !signals.wait(INTERVAL) {
@@ -253,8 +285,9 @@ pub fn run(device: &dyn Device, options: &Options, out: &mut dyn Write) -> Resul
             .iter()
             .map(|(status, now)| {
                 // One that is new has used all of it since.
-                let before = before.get(&status.id).copied().unwrap_or_default();
-                Row::new(status, &before, now, passed)
+                let none = Seen::default();
+                let before = before.get(&status.id).unwrap_or(&none);
+                Row::new(status, before, now, passed)
             })
             .collect();
         if in_place {
@@ -308,6 +341,11 @@ mod tests {
             answered: 1,
             ..Stats::default()
         };
+        let seen = |stats: Stats| Seen {
+            stats,
+            peers: Vec::new(),
+        };
+        let (before, mut now) = (seen(before), seen(now));
         let row = Row::new(&status, &before, &now, Duration::from_secs(2));
         assert_eq!(
             row.cells(),
@@ -318,6 +356,8 @@ mod tests {
                 "25.00%",
                 "--",
                 "10 B / 2 KiB",
+                "--",
+                "--",
                 "7",
                 "1.5 ms",
                 "3"
@@ -328,7 +368,33 @@ mod tests {
         connected.network.received_bytes = 2048;
         let row = Row::new(&connected, &before, &now, Duration::from_secs(2));
         assert_eq!(row.cells()[4], "2 KiB / 0 B");
-        let unknown = Stats { answered: 0, ..now };
+        let peer = peers::Shown {
+            name: "b".into(),
+            id: Some(2),
+            sent: 40,
+            received: 7,
+            refused: 2,
+            doorbells: 1,
+            held_back: 0,
+        };
+        let liar = peers::Shown {
+            name: "c".into(),
+            received: u64::MAX,
+            ..peer.clone()
+        };
+        now.peers = vec![peer, liar];
+        let row = Row::new(&status, &before, &now, Duration::from_secs(2));
+        assert_eq!(row.cells()[6..8], [&*format!("80 / {}", u64::MAX), "4"]);
+        let json = serde_json::to_value(&row).unwrap();
+        let [peer, _] = json["peers"].as_array().unwrap().as_slice() else {
+            panic!("two: {json}");
+        };
+        assert_eq!((&peer["name"], &peer["refused"]), (&"b".into(), &2.into()));
+        assert_eq!(peer["rates"]["sent"], 20.0);
+        let unknown = seen(Stats {
+            answered: 0,
+            ..now.stats
+        });
         let row = Row::new(&status, &unknown, &unknown, Duration::from_secs(1));
         assert_eq!(row.cells()[1..4], ["0.00%", "-- / 64 MiB", "--"]);
         let json = serde_json::to_value(&row).unwrap();

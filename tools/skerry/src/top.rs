@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::failure::{Context, Failure, Result};
 use crate::instances::{self, label};
 use crate::streams::Signals;
-use crate::{show, size};
+use crate::{peers, show, size};
 
 /// Lock sites shown.
 const LOCKS: usize = 8;
@@ -61,6 +61,21 @@ struct Instance {
     state: &'static str,
     cpus: u32,
     memory: u64,
+    /// Its messages with all peers, a second.
+    messages: peers::Rates,
+}
+
+/// Instances at a moment, and their peers.
+type Instances = Vec<(Status, Vec<peers::Shown>)>;
+
+fn look(device: &dyn Device) -> Result<Instances> {
+    let all = instances::all(device)?;
+    let with_peers = |status: Status| {
+        let peers = peers::of(device, status.id);
+        let peers = peers.context(|| format!("cannot look at {}", label(&status)))?;
+        Ok((status, peers))
+    };
+    all.into_iter().map(with_peers).collect()
 }
 
 /// Figures that `top` shows at one moment: rates since the moment before.
@@ -75,7 +90,13 @@ struct Snapshot {
 
 impl Snapshot {
     /// Rates over so many seconds; `now` for figures that are no rates.
-    fn new(since: &Counters, now: &Counters, seconds: f64, statuses: Option<&[Status]>) -> Self {
+    fn new(
+        since: &Counters,
+        now: &Counters,
+        passed: Duration,
+        statuses: Option<[&Instances; 2]>,
+    ) -> Self {
+        let seconds = passed.as_secs_f64();
         let rate = |count: u64| (count as f64 / seconds * 10.0).round() / 10.0;
         let cpu = |(&cpu, counts): (&u32, &BTreeMap<String, u64>)| {
             let idle = counts
@@ -112,17 +133,26 @@ impl Snapshot {
             waits: rate(lock.waits),
             wait_ms: lock.wait_ns as f64 / 1e6 / seconds,
         };
-        let instance = |status: &Status| Instance {
-            name: label(status).to_owned(),
-            state: show::state_name(status),
-            cpus: status.cpus,
-            memory: status.mem,
+        let rows = |[before, now]: [&Instances; 2]| {
+            let row = |(status, peers): &(Status, Vec<peers::Shown>)| {
+                let mut earlier = before.iter();
+                let earlier = earlier.find(|(other, _)| other.id == status.id);
+                let earlier = earlier.map_or(&[][..], |(_, peers)| peers);
+                Instance {
+                    name: label(status).to_owned(),
+                    state: show::state_name(status),
+                    cpus: status.cpus,
+                    memory: status.mem,
+                    messages: peers::Rates::sum(&peers::rated(earlier, peers, passed)),
+                }
+            };
+            now.iter().map(row).collect()
         };
         Self {
             seconds,
             cpus: since.cpus.iter().map(cpu).collect(),
             locks: locks.iter().take(LOCKS).map(site).collect(),
-            instances: statuses.map(|all| all.iter().map(instance).collect()),
+            instances: statuses.map(rows),
         }
     }
 
@@ -169,16 +199,30 @@ impl Snapshot {
         if let Some(instances) = &self.instances {
             writeln!(out)?;
             let mut rows = vec![
-                ["INSTANCE", "STATE", "CPUS", "MEMORY"]
-                    .map(String::from)
-                    .to_vec(),
+                [
+                    "INSTANCE",
+                    "STATE",
+                    "CPUS",
+                    "MEMORY",
+                    "SENT/s",
+                    "RECEIVED/s",
+                    "REFUSED/s",
+                    "HELD BACK/s",
+                ]
+                .map(String::from)
+                .to_vec(),
             ];
+            let rate = |rate: f64| format!("{rate:.0}");
             let row = |i: &Instance| {
                 vec![
                     i.name.clone(),
                     i.state.into(),
                     i.cpus.to_string(),
                     size::format(i.memory),
+                    rate(i.messages.sent),
+                    rate(i.messages.received),
+                    rate(i.messages.refused),
+                    rate(i.messages.held_back),
                 ]
             };
             rows.extend(instances.iter().map(row));
@@ -220,15 +264,18 @@ pub fn run(device: Option<&dyn Device>, options: Options, out: &mut dyn Write) -
     let in_place = !options.batch && !options.json && io::stdout().is_terminal();
     let mut signals = Signals::new().context(|| "cannot catch signals")?;
     let (mut before, mut at) = (read()?, Instant::now());
+    let mut instances_before = device.map(look).transpose()?.unwrap_or_default();
     for number in 0.. {
         if options.count.is_some_and(|count| number >= count) || signals.wait(options.delay) {
             break;
         }
-        let (now, seconds) = (read()?, at.elapsed().as_secs_f64());
+        let (now, passed) = (read()?, at.elapsed());
         at = Instant::now();
-        let statuses = device.map(instances::all).transpose()?;
-        let picture = Snapshot::new(&now.since(&before), &now, seconds, statuses.as_deref());
+        let instances = device.map(look).transpose()?;
+        let both = instances.as_ref().map(|now| [&instances_before, now]);
+        let picture = Snapshot::new(&now.since(&before), &now, passed, both);
         before = now;
+        instances_before = instances.unwrap_or_default();
         let shown = if options.json {
             serde_json::to_writer(&mut *out, &picture)
                 .map_err(io::Error::from)
@@ -280,7 +327,21 @@ mod tests {
             cpus: [(0, counts(&[("runnable", 3)]))].into(),
             ..Counters::default()
         };
-        let picture = Snapshot::new(&since, &now, 2.0, Some(&[]));
+        let peer = |sent| peers::Shown {
+            name: "b".into(),
+            id: Some(2),
+            sent,
+            received: 0,
+            refused: 0,
+            doorbells: 0,
+            held_back: 0,
+        };
+        let mut status: Status = abi::dev::zeroed();
+        (status.id, status.label) = (1, abi::dev::field("web").unwrap());
+        let instances = |sent| vec![(status, vec![peer(sent)])];
+        let passed = Duration::from_secs(2);
+        let both = [&instances(10), &instances(30)];
+        let picture = Snapshot::new(&since, &now, passed, Some(both));
         let mut text = Vec::new();
         picture.show(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
@@ -290,7 +351,10 @@ mod tests {
             text.contains("reschedule 10, timer 2") && text.contains("crates/x.rs:7"),
             "{text}"
         );
+        let row = text.lines().find(|line| line.starts_with("web")).unwrap();
+        assert!(row.contains(" 10 "), "{row}");
         let json = serde_json::to_value(&picture).unwrap();
+        assert_eq!(json["instances"][0]["messages"]["sent"], 10.0);
         assert_eq!(
             (
                 json["cpus"][0]["rates"]["switches"].as_f64(),

@@ -28,8 +28,10 @@ pub struct PeerInfo {
     pub received: u64,
     /// Messages for which there was no room.
     pub refused: u64,
-    /// Doorbells rung.
+    /// Doorbells rung, by its guard.
     pub doorbells: u64,
+    /// Times that it did not listen to doorbells for a while, because the peer had rung for nothing.
+    pub held_back: u64,
 }
 
 /// See [`PEERS`](super::PEERS).

@@ -148,8 +148,8 @@ fn used(printed: &str) -> Result<String> {
         "{row}"
     );
     let heading = stats.next().unwrap_or_default();
-    let wanted = "NAME CPU % MEM USAGE / LIMIT MEM % NET I/O STREAM I/O INTERRUPTS SUPERVISOR \
-                  THREADS";
+    let wanted = "NAME CPU % MEM USAGE / LIMIT MEM % NET I/O STREAM I/O MESSAGES REFUSED \
+                  INTERRUPTS SUPERVISOR THREADS";
     ensure!(heading == wanted, "{heading}");
     ensure!(
         part(printed, "metrics")? == "4",
