@@ -52,10 +52,16 @@ pub struct Instance<'a> {
     pub limit: u32,
     /// Seconds all of it may take.
     pub patience: u64,
+    /// Runs on the supervisor meanwhile, until the file `$OVER` is there; one result more, the
+    /// first.
+    pub beside: Option<&'a Case>,
 }
 
 /// Bytes of zeroes at the end of an archive, as the `tar` crate writes it.
 const TAR_END: u64 = 1024;
+
+/// Number of the script that runs beside the cases, more than there are.
+const BESIDE: usize = 999;
 
 /// The status of what `timeout` killed.
 const KILLED: i32 = 137;
@@ -107,9 +113,10 @@ pub fn parse(text: &str) -> Vec<Case> {
 /// Runs cases in an instance, and those that ask for it on the host; each becomes a check.
 pub fn check(machine: Machine, instance: &Instance<'_>, cases: &[Case]) -> Result<Vec<Check>> {
     let scripts: Vec<_> = cases.iter().map(|case| case.script.as_str()).collect();
-    let host = on_host(cases, instance.limit)?;
+    let cases: Vec<&Case> = instance.beside.into_iter().chain(cases).collect();
+    let host = on_host(&cases, instance.limit)?;
     let ran = instance.run(machine, &scripts)?;
-    let judge = |((case, ran), host): ((&Case, &Ran), &Ran)| {
+    let judge = |((case, ran), host): ((&&Case, &Ran), &Ran)| {
         let result = match &case.prints {
             Some(prints) => agree(ran, prints.trim(), Some(0)),
             None => agree(ran, &host.printed, host.status),
@@ -150,7 +157,8 @@ fn agree(ran: &Ran, printed: &str, status: Option<i32>) -> Result<()> {
 }
 
 impl Instance<'_> {
-    /// Runs the scripts in such an instance; what it returns is as long as `scripts`.
+    /// Runs the scripts in such an instance; what it returns is as long as `scripts`, or one longer
+    /// with one beside it.
     ///
     /// # Errors
     /// When there is no such file system, or the machine or the instance ended otherwise than by
@@ -166,15 +174,27 @@ impl Instance<'_> {
             host: archive,
             guest: "/root.tar".into(),
         });
-        let outer = format!(
+        let mut outer = format!(
             "timeout -s KILL {} skerry run --name cases --cpus {} --mem {}M --rootfs /root.tar \
              -- bash /cases/driver /cases {}; status=$?
-             [ $status = 0 ] || skerry logs --kernel cases | tail -n 60 >&2; exit $status",
+             [ $status = 0 ] || skerry logs --kernel cases | tail -n 60 >&2",
             self.patience, self.cpus, self.memory, self.limit
         );
+        if let Some(beside) = self.beside {
+            outer = format!(
+                "export OVER=/tmp/over; (\n{}\n) >/tmp/beside &\n{outer}; >$OVER; wait $!; beside=$?\n\
+                 echo '@@case {BESIDE}'; cat /tmp/beside; printf '\\n@@end %s\\n' $beside",
+                beside.script
+            );
+        }
+        outer += "; exit $status";
         machine.command = ["/bin/sh", "-c", &outer].map(OsString::from).to_vec();
         let run = machine.run_collected()?;
-        let ran = results(&run.output, scripts.len());
+        let mut ran = results(&run.output, scripts.len());
+        if self.beside.is_some() {
+            let last = results(&run.output, BESIDE + 1).pop();
+            ran.splice(0..0, last);
+        }
         let complaints = run.complaints;
         match run.ending {
             Ending::Exited(0) if ran.iter().all(|ran| ran.status.is_some()) => Ok(ran),
@@ -263,7 +283,7 @@ fn results(output: &str, count: usize) -> Vec<Ran> {
 }
 
 /// Results of the scripts that ask for the host, in its own bash and with its own programs.
-fn on_host(cases: &[Case], limit: u32) -> Result<Vec<Ran>> {
+fn on_host(cases: &[&Case], limit: u32) -> Result<Vec<Ran>> {
     let directory = Directory::create()?;
     let scripts = directory.join("cases");
     fs::create_dir(&scripts)?;

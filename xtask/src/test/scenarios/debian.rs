@@ -17,6 +17,7 @@ const JAVA: &str = include_str!("../../../../tests/cases/debian/java.cases");
 const POSTGRESQL: &str = include_str!("../../../../tests/cases/debian/postgresql.cases");
 const WEB: &str = include_str!("../../../../tests/cases/debian/web.cases");
 const LANGUAGES: &str = include_str!("../../../../tests/cases/debian/languages.cases");
+const RESIZED: &str = include_str!("../../../../tests/cases/debian/resized.cases");
 const SCREEN: &str = include_str!("../../../../tests/cases/debian/screen.cases");
 
 /// git, gcc, make; strace and gdb, and what they say of other programs, and do to them.
@@ -75,6 +76,24 @@ pub fn postgresql(setting: &Setting) -> Result<Vec<Check>> {
     cases::check(setting.machine("all"), &instance, &cases::parse(POSTGRESQL))
 }
 
+/// redis, PostgreSQL and OpenJDK in an instance that is resized all the while.
+pub fn resized(setting: &Setting) -> Result<Vec<Check>> {
+    let mut cases = cases::parse(RESIZED);
+    let resizing = cases.remove(0);
+    let packages = [
+        packages::BASE,
+        packages::SERVERS,
+        packages::POSTGRESQL,
+        packages::JAVA,
+    ];
+    let instance = Instance {
+        cpus: 4,
+        beside: Some(&resizing),
+        ..instance(&packages, 2048, 900)
+    };
+    cases::check(setting.machine("all"), &instance, &cases)
+}
+
 /// Servers of the web and of databases.
 pub fn web(setting: &Setting) -> Result<Vec<Check>> {
     cases::check(
@@ -110,5 +129,6 @@ fn instance<'a>(packages: &'a [&'a [&'a str]], memory: u32, limit: u32) -> Insta
         files: &[],
         limit,
         patience: 4 * u64::from(limit),
+        beside: None,
     }
 }

@@ -334,6 +334,11 @@ pub fn tests() -> Vec<Test> {
             run: debian::postgresql,
         },
         Test {
+            name: "long/resized",
+            place: SkerryMachine,
+            run: debian::resized,
+        },
+        Test {
             name: "long/web",
             place: SkerryMachine,
             run: debian::web,

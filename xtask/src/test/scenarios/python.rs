@@ -51,6 +51,7 @@ fn run(setting: &Setting, modules: &[&str], limit: u32, patience: u64) -> Result
         files: &[],
         limit,
         patience,
+        beside: None,
     };
     let ran = instance.run(setting.machine("all"), &scripts)?;
     let check = |(module, ran): (&&str, &Ran)| {

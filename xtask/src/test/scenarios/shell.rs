@@ -51,5 +51,6 @@ fn instance(limit: u32, patience: u64) -> Instance<'static> {
         files: &[],
         limit,
         patience,
+        beside: None,
     }
 }

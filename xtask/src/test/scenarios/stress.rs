@@ -90,6 +90,7 @@ fn run(
         files: &[],
         limit,
         patience,
+        beside: None,
     };
     let texts: Vec<_> = scripts.iter().map(|(_, text)| text.as_str()).collect();
     let ran = instance.run(setting.machine("all"), &texts)?;
