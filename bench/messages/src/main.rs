@@ -12,7 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
-use std::{env, hint, thread};
+use std::{env, thread};
 
 /// Words of a message: a header, which the kernel writes, and what the two say.
 type Message = [u64; 8];
@@ -81,7 +81,7 @@ impl Peer {
         loop {
             match self.polling.read(&mut bytes) {
                 Ok(_) => return Ok(words(&bytes)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => hint::spin_loop(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
         }

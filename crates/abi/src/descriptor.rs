@@ -61,6 +61,8 @@ pub const FLAG_PEERS: u32 = 1 << 7;
 /// Functions of the instance are confined: they reach its frames by their numbers
 /// ([`crate::layout::DEVICE_ADDRESSES`]), and nothing else.
 pub const FLAG_FRAME_ADDRESSES: u32 = 1 << 8;
+/// The instance has places for members of groups, too.
+pub const FLAG_GROUPS: u32 = 1 << 9;
 
 /// One CPU of the instance. Its index in the table is its CPU number; the first one enters the
 /// kernel first.
@@ -417,6 +419,12 @@ impl Descriptor {
     #[must_use]
     pub fn is_supervisor(&self) -> bool {
         self.role == ROLE_SUPERVISOR
+    }
+
+    /// Number of places that the instance has for peers.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        crate::messages::places(self.has(FLAG_PEERS), self.has(FLAG_GROUPS))
     }
 
     /// Whether all the given `FLAG_*` bits are set.

@@ -14,10 +14,10 @@ pub use network::{
     INTERFACE_BYTES, MAX_NETWORKS, MAX_PORTS, NetworkCounters, NetworkInfo, PROTOCOL_TCP,
     PROTOCOL_UDP, Publish, PublishedPort,
 };
-pub use peers::{PEER_ABSENT, PEER_CONNECTED, PeerInfo, Peers};
+pub use peers::{PEER_ABSENT, PEER_CONNECTED, PEER_GROUP, PEERS_AT_ONCE, PeerInfo, Peers};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::messages::MAX_NAMES;
+use crate::messages::{MAX_GROUPS, MAX_NAMES};
 
 const TYPE: u32 = b'k' as u32;
 
@@ -116,7 +116,8 @@ calls! {
     REMOVE_NETWORK = 25, NetworkInfo;
     /// Gives all networks of instances, as [`NetworkInfo`]s: the one that there always is first.
     NETWORKS = 26, List;
-    /// Gives the names of an instance's peers, and its exchange of messages with each.
+    /// Gives the names of an instance's peers and groups, and its exchange of messages with each
+    /// peer and member, eight at a time.
     PEERS = 27, Peers;
 }
 
@@ -435,6 +436,8 @@ pub struct Create {
     pub network: [u8; LABEL_BYTES],
     /// Names of the instances with which it is to exchange messages; empty ones do not count.
     pub peers: [[u8; LABEL_BYTES]; MAX_NAMES],
+    /// Groups with whose members it is to exchange messages, likewise.
+    pub groups: [[u8; LABEL_BYTES]; MAX_GROUPS],
     /// More for its kernel's command line.
     pub cmdline: [u8; 256],
 }
@@ -881,7 +884,7 @@ pub struct Stats {
 const _: () = {
     assert!(size_of::<Stats>() == 136);
     assert!(size_of::<Info>() == 120);
-    assert!(size_of::<Create>() == 968 && size_of::<Peers>() == 904);
+    assert!(size_of::<Create>() == 1224 && size_of::<Peers>() == 976);
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
     assert!(

@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU64;
 
 use crate::descriptor::{CpuEntry, MAX_CPUS, MemRange};
 use crate::layout::{GRANULE_FRAMES, GRANULE_SIZE, PAGE_SIZE};
-use crate::messages::{MAX_NAMES, MAX_PLACES, Peer, VECTORS};
+use crate::messages::{MAX_GROUPS, MAX_NAMES, Peer, VECTORS, is_group, places_for};
 
 /// Bytes of the dynamic part: four pages.
 pub const SIZE: usize = 16 << 10;
@@ -395,8 +395,8 @@ pub trait Holdings {
     fn cpu_limit(&self) -> usize;
     /// APIC id of one of its CPUs.
     fn apic_id(&self, number: usize) -> Option<u32>;
-    /// Whether it has places for peers.
-    fn has_places(&self) -> bool;
+    /// Number of its places for peers.
+    fn places(&self) -> usize;
     /// Entries for its functions and their registers; `None` before it has any epoch.
     fn functions(&self) -> Option<&[Entry]>;
 }
@@ -628,8 +628,9 @@ fn check_cpu(
     Ok(())
 }
 
-/// Checks a peer. Peers ascend by place; no two are the same instance or have the same doorbell,
-/// name or generation.
+/// Checks a peer. Peers ascend by place, which is one of those for their kind of name, and no two
+/// have the same generation. No two names are those of one instance, nor is a group's member one
+/// twice, and doorbells are the same where instances are.
 fn check_peer(entries: &[Entry], index: usize, has: &impl Holdings) -> Result<(), Refusal> {
     let entry = &entries[index];
     let [_, _, doorbell, generation] = *entry;
@@ -638,14 +639,19 @@ fn check_peer(entries: &[Entry], index: usize, has: &impl Holdings) -> Result<()
         && VECTORS.contains(&(doorbell >> 32))
         && generation != 0
         && own.instance != 0
-        && usize::from(own.place) < MAX_PLACES
-        && usize::from(own.name) < MAX_NAMES;
+        && usize::from(own.place) < has.places()
+        && usize::from(own.name) < MAX_NAMES + MAX_GROUPS
+        && places_for(own.name).contains(&usize::from(own.place));
     let is_apart = |other: &Entry| {
         let (other, _) = peer_of(other);
-        other.place < own.place
-            && other.name != own.name
-            && other.instance != own.instance
-            && other.apic_id != own.apic_id
+        let is_same = other.instance == own.instance;
+        let fits = match (is_group(other.name), is_group(own.name)) {
+            (false, false) => other.name != own.name && !is_same,
+            (true, true) => other.name != own.name || !is_same,
+            _ => true,
+        };
+        fits && other.place < own.place
+            && (other.apic_id == own.apic_id) == is_same
             && other.generation != own.generation
     };
     let is_own_cpu = |other: &Entry| other[2] == u64::from(own.apic_id);
@@ -655,7 +661,7 @@ fn check_peer(entries: &[Entry], index: usize, has: &impl Holdings) -> Result<()
         kind if kind == u64::from(KIND_CPU) => !is_own_cpu(other),
         _ => true,
     });
-    match has.has_places() && is_whole && is_possible {
+    match is_whole && is_possible {
         true => Ok(()),
         false => Err(Refusal::Peer(index)),
     }

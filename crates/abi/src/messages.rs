@@ -17,15 +17,23 @@ pub const WORDS: usize = 7;
 pub const MESSAGE_BYTES: usize = 8 * (WORDS + 1);
 /// Most names of peers that an instance is created with.
 pub const MAX_NAMES: usize = 8;
+/// Most groups that an instance is created with. Their numbers follow those of the names.
+pub const MAX_GROUPS: usize = 4;
 /// Places for peers of an instance with names: two for each name, because a place that a peer has
 /// left is only given to its successor when the instance has answered.
-pub const MAX_PLACES: usize = 2 * MAX_NAMES;
+pub const PEER_PLACES: usize = 2 * MAX_NAMES;
+/// Places for members of all groups of an instance, behind those for peers.
+pub const MEMBER_PLACES: usize = 16;
+/// All places of an instance with groups.
+pub const MAX_PLACES: usize = PEER_PLACES + MEMBER_PLACES;
 /// Bytes of a place: the page that this side writes, and behind it that of the peer.
 pub const PLACE_BYTES: usize = 2 * PAGE_SIZE;
 /// Bytes of all places.
 pub const SIZE: usize = MAX_PLACES * PLACE_BYTES;
 /// Name on an instance's command line behind which the names of its peers stand.
 pub const COMMAND_LINE: &str = "peers";
+/// Likewise the names of its groups.
+pub const GROUPS_COMMAND_LINE: &str = "groups";
 
 /// Progress of a side as the receiver of what the other one sends.
 #[derive(Debug, Default)]
@@ -117,12 +125,38 @@ impl MessagePage {
     }
 }
 
-/// A peer of an instance, as the dynamic part of its descriptor says.
+/// Places that an instance has.
+#[must_use]
+pub const fn places(has_peers: bool, has_groups: bool) -> usize {
+    match (has_peers, has_groups) {
+        (_, true) => MAX_PLACES,
+        (true, false) => PEER_PLACES,
+        (false, false) => 0,
+    }
+}
+
+/// Places that are for peers of a name, or for members of a group.
+#[must_use]
+pub const fn places_for(name: u8) -> Range<usize> {
+    match is_group(name) {
+        true => PEER_PLACES..MAX_PLACES,
+        false => 0..PEER_PLACES,
+    }
+}
+
+/// Whether the number of a name is that of a group.
+#[must_use]
+pub const fn is_group(name: u8) -> bool {
+    name as usize >= MAX_NAMES
+}
+
+/// A peer of an instance, or another member of a group of its, as the dynamic part of its descriptor says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     /// Place of the pages: below [`MAX_PLACES`].
     pub place: u8,
-    /// Number of its name among those that the instance was created with: below [`MAX_NAMES`].
+    /// Number of its name among those that the instance was created with, below [`MAX_NAMES`]; of
+    /// a group's member that of the group, from there on.
     pub name: u8,
     /// Number of the instance that it is.
     pub instance: u32,

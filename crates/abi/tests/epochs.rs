@@ -10,7 +10,7 @@ use abi::live::{
     Answer, Entry, Holdings, MAX_ENTRIES, Refusal, Registers, Totals, Verdict, check, cpu,
     function, memory, peer, peer_of, range,
 };
-use abi::messages::{MAX_NAMES, MAX_PLACES, Peer};
+use abi::messages::{MAX_GROUPS, MAX_NAMES, MAX_PLACES, PEER_PLACES, Peer};
 use proptest::prelude::*;
 
 /// An instance with two ranges of first memory.
@@ -24,7 +24,7 @@ struct Instance {
     granules: BTreeMap<u64, u64>,
     /// Entries for its functions, once it has looked.
     functions: Option<Vec<Entry>>,
-    has_places: bool,
+    places: usize,
 }
 
 /// Possessions by an epoch: APIC ids, places of granules, entries for functions.
@@ -46,7 +46,7 @@ impl Instance {
             limit: limit * GRANULE_FRAMES,
             granules: (0..).zip(FIRST).collect(),
             functions: None,
-            has_places: false,
+            places: 0,
         }
     }
 
@@ -202,8 +202,8 @@ impl Holdings for Instance {
     fn functions(&self) -> Option<&[Entry]> {
         self.functions.as_deref()
     }
-    fn has_places(&self) -> bool {
-        self.has_places
+    fn places(&self) -> usize {
+        self.places
     }
 }
 
@@ -624,11 +624,68 @@ fn functions_have_places_of_their_own() {
     assert_eq!(check(&good, &looked), Err(no(1)));
 }
 
+/// Members of groups are peers once for each group, with the doorbell of the instance.
+#[test]
+fn members_of_groups_have_places_of_theirs() {
+    let mut instance = Instance::new(16, 4);
+    instance.places = MAX_PLACES;
+    let named = Peer {
+        place: 3,
+        name: 1,
+        instance: 7,
+        apic_id: 20,
+        generation: 5,
+    };
+    let member = |place: usize, group: usize, instance, apic_id, generation| Peer {
+        place: place as u8,
+        name: (MAX_NAMES + group) as u8,
+        instance,
+        apic_id,
+        generation,
+    };
+    let verdict = |instance: &Instance, peers: &[Peer]| {
+        let entries = peers.iter().map(|one| peer(one, 0x29));
+        let listed: Vec<_> = cpu_entries(&[10]).into_iter().chain(entries).collect();
+        check(&listed, instance).map(|_| ())
+    };
+    let good = [
+        named,
+        member(PEER_PLACES, 0, 7, 20, 6),
+        member(PEER_PLACES + 1, 0, 8, 21, 7),
+        member(PEER_PLACES + 2, 1, 7, 20, 8),
+        member(MAX_PLACES - 1, MAX_GROUPS - 1, 9, 22, 9),
+    ];
+    assert_eq!(verdict(&instance, &good), Ok(()));
+    let wrong = [
+        member(PEER_PLACES - 1, 0, 8, 21, 7),
+        member(PEER_PLACES, 0, 8, 21, 7),
+        member(MAX_PLACES, 0, 8, 21, 7),
+        member(PEER_PLACES + 1, MAX_GROUPS, 8, 21, 7),
+        member(PEER_PLACES + 1, 0, 7, 20, 7),
+        member(PEER_PLACES + 1, 1, 7, 21, 7),
+        member(PEER_PLACES + 1, 0, 8, 20, 7),
+        member(PEER_PLACES + 1, 0, 8, 21, 6),
+    ];
+    for two in wrong {
+        let refused = verdict(&instance, &[named, good[1], two]);
+        assert_eq!(refused, Err(Refusal::Peer(3)), "{two:?}");
+    }
+    let in_place_of_a_member = Peer {
+        place: PEER_PLACES as u8,
+        ..named
+    };
+    let refused = verdict(&instance, &[in_place_of_a_member]);
+    assert_eq!(refused, Err(Refusal::Peer(1)));
+    instance.places = PEER_PLACES;
+    assert_eq!(verdict(&instance, &good[..1]), Ok(()));
+    assert_eq!(verdict(&instance, &good[..2]), Err(Refusal::Peer(2)));
+}
+
 /// A peer is one that there can be, in a place of its own, or the whole epoch is refused.
 #[test]
 fn peers_have_places_and_doorbells_of_their_own() {
     let mut instance = Instance::new(16, 4);
-    instance.has_places = true;
+    instance.places = PEER_PLACES;
     let one = Peer {
         place: 3,
         name: 1,
@@ -654,7 +711,7 @@ fn peers_have_places_and_doorbells_of_their_own() {
         Peer { place: 3, ..two },
         Peer { place: 2, ..two },
         Peer {
-            place: MAX_PLACES as u8,
+            place: PEER_PLACES as u8,
             ..two
         },
         Peer { name: 1, ..two },
@@ -692,7 +749,7 @@ fn peers_have_places_and_doorbells_of_their_own() {
     // A CPU behind it that is its doorbell's.
     let taken = [peer(&one, 0x29), cpu_entries(&[10, 20])[1]];
     assert_eq!(verdict(&instance, &taken), Err(Refusal::Peer(1)));
-    instance.has_places = false;
+    instance.places = 0;
     assert_eq!(
         verdict(&instance, &[peer(&one, 0x29)]),
         Err(Refusal::Peer(1))

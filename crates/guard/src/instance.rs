@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
-use abi::descriptor::{FLAG_PEERS, MemRange};
+use abi::descriptor::MemRange;
 use abi::layout::{ANSWERS, LIVE, PAGE_SIZE};
 use abi::live::{
     self, Answer, Answers, Holdings, KIND_CPU, KIND_MEMORY, KIND_PEER, Live, MAX_ENTRIES, Refusal,
@@ -105,8 +105,8 @@ impl Holdings for Own {
     fn functions(&self) -> Option<&[live::Entry]> {
         device::known_entries()
     }
-    fn has_places(&self) -> bool {
-        role::descriptor().has(FLAG_PEERS)
+    fn places(&self) -> usize {
+        role::descriptor().places()
     }
 }
 

@@ -3,10 +3,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use abi::descriptor::FLAG_PEERS;
 use abi::layout::{MESSAGES, PAGE_SIZE};
 use abi::live::{self, Entry};
-use abi::messages::{Counters, MAX_NAMES, MAX_PLACES, MessagePage, PLACE_BYTES, Peer};
+use abi::messages::{Counters, MAX_PLACES, MessagePage, PLACE_BYTES, Peer};
 use arrayvec::ArrayVec;
 use lfmutex::Mutex;
 use ring::pair::{Pair, Side};
@@ -14,7 +13,7 @@ use ring::pair::{Pair, Side};
 use crate::{ipi, random, role};
 
 /// The peers by the last epoch.
-static PEERS: Mutex<ArrayVec<Peer, MAX_NAMES>> = Mutex::new(ArrayVec::new_const());
+static PEERS: Mutex<ArrayVec<Peer, MAX_PLACES>> = Mutex::new(ArrayVec::new_const());
 /// APIC id and vector of the doorbell of each place's peer, as one word; 0: there is none.
 static DOORBELLS: [AtomicU64; MAX_PLACES] = [const { AtomicU64::new(0) }; MAX_PLACES];
 
@@ -41,13 +40,13 @@ pub(crate) fn doorbell(place: usize) -> Option<(u32, u8)> {
 
 /// The peers of this instance, by the last epoch that was adopted.
 #[must_use]
-pub fn all() -> ArrayVec<Peer, MAX_NAMES> {
+pub fn all() -> ArrayVec<Peer, MAX_PLACES> {
     PEERS.lock().clone()
 }
 
 /// A page of a place: the one that this instance writes, or the peer's.
 fn page(place: usize, number: usize) -> Option<&'static MessagePage> {
-    if place >= MAX_PLACES || !role::descriptor().has(FLAG_PEERS) {
+    if place >= role::descriptor().places() {
         return None;
     }
     let at = MESSAGES + place * PLACE_BYTES + number * PAGE_SIZE;

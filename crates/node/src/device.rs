@@ -112,7 +112,7 @@ impl FileOps for SkerryFile {
             dev::NETWORKS => list_networks(request),
             dev::PEERS => {
                 let call: Peers = request.read()?;
-                request.write(&find(call.id)?.peers()).map(|()| 0)
+                request.write(&find(call.id)?.peers(call.from)).map(|()| 0)
             }
             _ => Err(Errno::ENOTTY),
         }
@@ -191,7 +191,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     let Some(more) = dev::text(&call.cmdline).map(String::from) else {
         return Err(Errno::EINVAL);
     };
-    let Some(peers) = Names::new(&call.peers, label) else {
+    let Some(peers) = Names::new(&call.peers, &call.groups, label) else {
         return fail(call, dev::REASON_PEER, Errno::EINVAL);
     };
     let begun_ns = task::current().cpu_time_ns();
@@ -233,7 +233,7 @@ fn try_create(call: &mut Create) -> Result<()> {
         sharing,
         memory: call.mem,
         network: lease.is_some(),
-        peers: !peers.is_empty(),
+        places: peers.places(),
         label: label.as_str(),
         cmdline: &cmdline,
     };

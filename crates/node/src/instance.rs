@@ -281,7 +281,7 @@ impl Instance {
     /// Starts the instance's CPUs.
     pub(crate) fn start(&self) -> Result<()> {
         let mut pairing = Pairing::begin(self);
-        let offers = pairing.offer();
+        let offers = pairing.offer()?;
         let doorbell;
         {
             let mut record = self.record.lock();
@@ -291,7 +291,7 @@ impl Instance {
             }
             let partition = record.partition.as_mut().ok_or(Errno::EBUSY)?;
             record.start_tsc = timer::tsc();
-            offers.into_iter().flatten().for_each(|(offer, peer)| {
+            offers.into_iter().for_each(|(offer, peer)| {
                 partition.join(offer, peer);
             });
             partition.start().map_err(|error| {

@@ -1,14 +1,20 @@
-//! Who is whose peer (`docs/messages.md`): instances that were created with each other's names.
+//! Who is whose peer (`docs/messages.md`): instances that were created with each other's names, or
+//! with the name of one group.
 //!
 //! Two become peers when the younger one starts, and cease to be when one of them has ended: its
 //! CPUs are parked then, and nobody else has them yet.
 
 use alloc::string::String;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use abi::dev::{self, LABEL_BYTES, PeerInfo};
-use abi::messages::{COMMAND_LINE, MAX_NAMES, Peer};
+use abi::errno::Errno;
+use abi::messages::{
+    self, COMMAND_LINE, GROUPS_COMMAND_LINE, MAX_GROUPS, MAX_NAMES, MEMBER_PLACES, Peer, is_group,
+};
+use fs::Result;
 use guard::partition::{Offer, Partition};
 use task::{Mutex, MutexGuard};
 
@@ -27,84 +33,134 @@ fn new_generation() -> Option<u32> {
     taken.ok()
 }
 
-/// Names of peers that an instance was created with.
-pub(crate) struct Names([Option<Label>; MAX_NAMES]);
+/// Names that an instance was created with, of peers and of groups.
+pub(crate) struct Names {
+    peers: [Option<Label>; MAX_NAMES],
+    groups: [Option<Label>; MAX_GROUPS],
+}
+
+/// The names in fields of a call, each once; `None` if one of them cannot be.
+fn plain<const N: usize>(fields: &[[u8; LABEL_BYTES]; N]) -> Option<[Option<Label>; N]> {
+    let mut names = [None; N];
+    let given = fields.iter().filter(|field| field[0] != 0);
+    for (number, field) in given.enumerate() {
+        let name = Label::new(field)?;
+        // It becomes a file's name, and a word on a command line.
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        let text = name.as_str().as_bytes();
+        let is_good = text[0].is_ascii_alphanumeric() && text.iter().copied().all(is_plain);
+        if !is_good || names.contains(&Some(name)) {
+            return None;
+        }
+        names[number] = Some(name);
+    }
+    Some(names)
+}
 
 impl Names {
     /// The names in a call, for an instance of a name; `None` if one of them cannot be.
-    pub(crate) fn new(fields: &[[u8; LABEL_BYTES]; MAX_NAMES], own: Label) -> Option<Self> {
-        let mut names = Self([None; MAX_NAMES]);
-        let given = fields.iter().filter(|field| field[0] != 0);
-        for (number, field) in given.enumerate() {
-            let name = Label::new(field)?;
-            // It becomes a file's name, and a word on a command line.
-            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-            let text = name.as_str().as_bytes();
-            let is_good = text[0].is_ascii_alphanumeric() && text.iter().copied().all(is_plain);
-            if !is_good || name == own || names.number_of(name).is_some() {
-                return None;
-            }
-            names.0[number] = Some(name);
-        }
-        Some(names)
+    pub(crate) fn new(
+        peers: &[[u8; LABEL_BYTES]; MAX_NAMES],
+        groups: &[[u8; LABEL_BYTES]; MAX_GROUPS],
+        own: Label,
+    ) -> Option<Self> {
+        let (peers, groups) = (plain(peers)?, plain(groups)?);
+        (!peers.contains(&Some(own))).then_some(Self { peers, groups })
     }
 
-    fn iter(&self) -> impl Iterator<Item = Label> {
-        self.0.iter().copied().flatten()
+    /// The names of peers, with their numbers.
+    fn peers(&self) -> impl Iterator<Item = (u8, Label)> {
+        (0..).zip(self.peers.iter().copied().flatten())
     }
 
-    fn number_of(&self, name: Label) -> Option<u8> {
-        let number = self.iter().position(|one| one == name)?;
-        u8::try_from(number).ok()
+    /// The groups, with their numbers.
+    fn groups(&self) -> impl Iterator<Item = (u8, Label)> {
+        (MAX_NAMES as u8..).zip(self.groups.iter().copied().flatten())
+    }
+
+    fn number_of_peer(&self, name: Label) -> Option<u8> {
+        self.peers().find_map(|(n, one)| (one == name).then_some(n))
+    }
+
+    fn number_of_group(&self, name: Label) -> Option<u8> {
+        self.groups()
+            .find_map(|(n, one)| (one == name).then_some(n))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0[0].is_none()
+        self.peers().chain(self.groups()).next().is_none()
     }
 
-    /// The word for the command line of the instance's kernel, with a space before it; nothing if
-    /// there are no names.
+    /// Number of places that an instance needs for them.
+    pub(crate) fn places(&self) -> usize {
+        let [peers, groups] = [self.peers[0].is_some(), self.groups[0].is_some()];
+        messages::places(peers, groups)
+    }
+
+    /// The words for the command line of the instance's kernel, each with a space before it;
+    /// nothing if there are no names.
     pub(crate) fn command_line(&self) -> String {
-        let mut word = String::new();
-        for name in self.iter() {
-            word += match word.is_empty() {
-                true => " ",
-                false => ",",
-            };
-            if word.len() == 1 {
-                word += COMMAND_LINE;
-                word += "=";
+        let mut words = String::new();
+        let mut push = |key: &str, names: &mut dyn Iterator<Item = (u8, Label)>| {
+            for (number, (_, name)) in names.enumerate() {
+                match number {
+                    0 => words.extend([" ", key, "=", name.as_str()]),
+                    _ => words.extend([",", name.as_str()]),
+                }
             }
-            word += name.as_str();
-        }
-        word
+        };
+        push(COMMAND_LINE, &mut self.peers());
+        push(GROUPS_COMMAND_LINE, &mut self.groups());
+        words
     }
 
-    /// The names, with the peers that there are.
+    /// Tells the names with the peers that there are, but for the first `from` records. Returns how
+    /// many fit, and how many there are in all.
     pub(crate) fn tell(
         &self,
         partition: Option<&Partition>,
-        to: &mut [PeerInfo; MAX_NAMES],
-    ) -> usize {
-        let mut count = 0;
-        for (number, (name, to)) in self.iter().zip(to).enumerate() {
-            *to = PeerInfo {
+        from: usize,
+        to: &mut [PeerInfo],
+    ) -> (usize, usize) {
+        let (mut count, mut total) = (0, 0);
+        let mut push = |info: PeerInfo| {
+            if let Some(to) = to.get_mut(count)
+                && total >= from
+            {
+                *to = info;
+                count += 1;
+            }
+            total += 1;
+        };
+        for (number, name) in self.peers().chain(self.groups()) {
+            let absent = PeerInfo {
                 label: name.0,
+                flags: match is_group(number) {
+                    true => dev::PEER_GROUP,
+                    false => 0,
+                },
                 ..dev::zeroed()
             };
-            let mut peers = partition.into_iter().flat_map(Partition::peers);
-            if let Some((peer, counters)) = peers.find(|(one, _)| usize::from(one.name) == number) {
-                to.state = dev::PEER_CONNECTED;
-                to.instance = peer.instance;
-                to.sent = counters.sent.load(Ordering::Relaxed);
-                to.received = counters.received.load(Ordering::Relaxed);
-                to.refused = counters.refused.load(Ordering::Relaxed);
-                to.doorbells = counters.doorbells.load(Ordering::Relaxed);
-                to.held_back = counters.held_back.load(Ordering::Relaxed);
+            let all = partition.into_iter().flat_map(Partition::peers);
+            let mut known = all.filter(|(one, _)| one.name == number).peekable();
+            if known.peek().is_none() {
+                push(absent);
             }
-            count += 1;
+            for (peer, counters) in known {
+                let told = |count: &AtomicU64| count.load(Ordering::Relaxed);
+                push(PeerInfo {
+                    state: dev::PEER_CONNECTED,
+                    instance: peer.instance,
+                    sent: told(&counters.sent),
+                    received: told(&counters.received),
+                    refused: told(&counters.refused),
+                    doorbells: told(&counters.doorbells),
+                    held_back: told(&counters.held_back),
+                    ..absent
+                });
+            }
         }
-        count
+        (count, total)
     }
 }
 
@@ -121,7 +177,7 @@ struct Offered {
 /// becomes a peer, or ceases to be, meanwhile.
 pub(crate) struct Pairing<'a> {
     instance: &'a Instance,
-    offered: [Option<Offered>; MAX_NAMES],
+    offered: Vec<Offered>,
     /// Not there for an instance without names.
     _alone: Option<MutexGuard<'static, ()>>,
 }
@@ -132,57 +188,82 @@ impl<'a> Pairing<'a> {
         let names = instance.peer_names();
         Self {
             instance,
-            offered: [const { None }; MAX_NAMES],
+            offered: Vec::new(),
             _alone: (!names.is_empty()).then(|| PAIRING.lock()),
         }
     }
 
-    /// Asks those that have this instance among their names for a place. Returns their offers, and
-    /// who they are, for [`Partition::join`].
-    pub(crate) fn offer(&mut self) -> [Option<(Offer, Peer)>; MAX_NAMES] {
-        let mut accepted = [const { None }; MAX_NAMES];
+    /// Asks those that have this instance among their names, and the members of its groups, for a
+    /// place. Returns their offers, and who they are, for [`Partition::join`].
+    ///
+    /// # Errors
+    /// No memory for a list of them.
+    pub(crate) fn offer(&mut self) -> Result<Vec<(Offer, Peer)>> {
+        let names = self.instance.peer_names();
+        let mut accepted = Vec::new();
+        let places = names.places();
+        let is_room = accepted.try_reserve_exact(places);
+        is_room.map_err(|_| Errno::ENOMEM)?;
+        let is_room = self.offered.try_reserve_exact(places);
+        is_room.map_err(|_| Errno::ENOMEM)?;
         let (id, label) = (self.instance.id(), self.instance.label());
-        let names = self.instance.peer_names().iter();
-        for (number, name) in names.enumerate() {
+        for (number, name) in names.peers() {
             let mut others = crate::active_instances();
             let is_it = |other: &Arc<Instance>| other.id() != id && other.label() == name;
             let Some(other) = others.find(is_it) else {
                 continue;
             };
-            let Some(name_there) = other.peer_names().number_of(label) else {
+            let Some(name_there) = other.peer_names().number_of_peer(label) else {
                 log::warn!("instance {label} is no peer of {name}, which does not name it");
                 continue;
             };
-            let offer = other.with_partition(|partition| {
-                partition
-                    .offer()
-                    .map(|offer| (offer, partition.doorbell_apic_id()))
-            });
-            let Some(Some((offer, Some(apic_id)))) = offer else {
-                // One that does not run yet asks for a place when it starts.
-                continue;
-            };
-            let place = offer.place();
-            let Some(generation) = new_generation() else {
-                log::error!("no two instances become peers any more on this machine");
-                other.with_partition(|partition| partition.take_back_offer(place));
-                return accepted;
-            };
-            let peer = |name, instance, apic_id| Peer {
-                place,
-                name,
-                instance,
-                apic_id,
-                generation,
-            };
-            accepted[number] = Some((offer, peer(number as u8, other.id(), apic_id)));
-            self.offered[number] = Some(Offered {
-                by: other,
-                place,
-                theirs: peer(name_there, id, 0),
-            });
+            accepted.extend(self.ask(other, number, name_there));
         }
-        accepted
+        let peers = accepted.len();
+        for (number, group) in names.groups() {
+            for other in crate::active_instances() {
+                let is_room = accepted.len() - peers < MEMBER_PLACES;
+                if is_room
+                    && other.id() != id
+                    && let Some(number_there) = other.peer_names().number_of_group(group)
+                {
+                    accepted.extend(self.ask(other, number, number_there));
+                }
+            }
+        }
+        Ok(accepted)
+    }
+
+    /// Asks an instance for a place, by the numbers that their common name has here and there.
+    fn ask(&mut self, other: Arc<Instance>, name: u8, name_there: u8) -> Option<(Offer, Peer)> {
+        let offer = other.with_partition(|partition| {
+            let offer = partition.offer(name_there);
+            offer.map(|offer| (offer, partition.doorbell_apic_id()))
+        });
+        let Some(Some((offer, Some(apic_id)))) = offer else {
+            // One that does not run yet asks for a place when it starts.
+            return None;
+        };
+        let place = offer.place();
+        let Some(generation) = new_generation() else {
+            log::error!("no two instances become peers any more on this machine");
+            other.with_partition(|partition| partition.take_back_offer(place));
+            return None;
+        };
+        let peer = |name, instance, apic_id| Peer {
+            place,
+            name,
+            instance,
+            apic_id,
+            generation,
+        };
+        let accepted = (offer, peer(name, other.id(), apic_id));
+        self.offered.push(Offered {
+            by: other,
+            place,
+            theirs: peer(name_there, self.instance.id(), 0),
+        });
+        Some(accepted)
     }
 
     /// The instance has started, with its doorbell at that CPU: tells its peers.
@@ -190,7 +271,7 @@ impl<'a> Pairing<'a> {
         let Some(apic_id) = apic_id else {
             return;
         };
-        for offered in self.offered.iter_mut().filter_map(Option::take) {
+        for offered in self.offered.drain(..) {
             let peer = Peer {
                 apic_id,
                 ..offered.theirs
@@ -205,7 +286,7 @@ impl<'a> Pairing<'a> {
 
 impl Drop for Pairing<'_> {
     fn drop(&mut self) {
-        for offered in self.offered.iter().flatten() {
+        for offered in &self.offered {
             let place = offered.place;
             offered
                 .by
@@ -236,20 +317,54 @@ mod tests {
         dev::field(name).unwrap()
     }
 
-    fn names(of: &[&str]) -> Option<Names> {
+    fn names_and(of: &[&str], groups: &[&str]) -> Option<Names> {
         let mut fields = [[0; LABEL_BYTES]; MAX_NAMES];
         for (to, name) in fields.iter_mut().zip(of) {
             *to = field(name);
         }
-        Names::new(&fields, Label(field("own")))
+        let mut group_fields = [[0; LABEL_BYTES]; MAX_GROUPS];
+        for (to, name) in group_fields.iter_mut().zip(groups) {
+            *to = field(name);
+        }
+        Names::new(&fields, &group_fields, Label(field("own")))
+    }
+
+    fn names(of: &[&str]) -> Option<Names> {
+        names_and(of, &[])
+    }
+
+    #[test]
+    fn groups_are_named_beside_peers_and_numbered_behind_them() {
+        let both = names_and(&["a"], &["own", "", "a"]).unwrap();
+        assert_eq!(both.command_line(), " peers=a groups=own,a");
+        let number = |name| both.number_of_group(Label(field(name)));
+        assert_eq!((number("own"), number("a")), (Some(8), Some(9)));
+        assert_eq!(both.places(), messages::MAX_PLACES);
+        let alone = names_and(&[], &["g"]).unwrap();
+        assert_eq!(alone.command_line(), " groups=g");
+        assert!(!alone.is_empty() && alone.places() == messages::MAX_PLACES);
+        assert!(names_and(&[], &["g", "g"]).is_none());
+        assert!(names_and(&[], &["a/b"]).is_none());
+    }
+
+    #[test]
+    fn records_are_told_some_at_a_time() {
+        let names = names_and(&["a", "b"], &["g"]).unwrap();
+        let mut told: [PeerInfo; 2] = [dev::zeroed(); 2];
+        assert_eq!(names.tell(None, 0, &mut told), (2, 3));
+        assert_eq!((told[0].label, told[1].flags), (field("a"), 0));
+        assert_eq!(names.tell(None, 2, &mut told), (1, 3));
+        assert_eq!(told[0].label, field("g"));
+        assert_eq!((told[0].flags, told[0].state), (dev::PEER_GROUP, 0));
+        assert_eq!(names.tell(None, 9, &mut told), (0, 3));
     }
 
     #[test]
     fn names_are_plain_and_once_and_anothers() {
         let good = names(&["a", "", "b-1.x_Y"]).unwrap();
         assert_eq!(good.command_line(), " peers=a,b-1.x_Y");
-        assert_eq!(good.number_of(Label(field("b-1.x_Y"))), Some(1));
-        assert!(!good.is_empty());
+        assert_eq!(good.number_of_peer(Label(field("b-1.x_Y"))), Some(1));
+        assert!(!good.is_empty() && good.places() == messages::PEER_PLACES);
         let none = names(&[]).unwrap();
         assert!(none.is_empty() && none.command_line().is_empty());
         for bad in ["own", "a/b", "a b", "a,b", "-a", "..", "\u{e4}"] {

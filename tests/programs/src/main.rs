@@ -59,6 +59,7 @@ mod lost_wakeups;
 mod mappings;
 mod meminfo;
 mod memory;
+mod message_groups;
 mod messages;
 mod mm_queries;
 mod mm_stress;
@@ -252,6 +253,11 @@ fn main() -> ExitCode {
         ["messages-flood", file] => messages::flood(file),
         ["messages-check", file, count, ends] => messages::check(file, count, ends),
         ["messages-errors", file] => messages::errors(file),
+        ["groups-echo", file] => message_groups::echo(file),
+        ["groups-ask", file, count, members] => message_groups::ask(file, count, members),
+        ["groups-flood", file] => message_groups::flood(file),
+        ["groups-check", file, count, senders] => message_groups::check(file, count, senders),
+        ["groups-errors", file] => message_groups::errors(file),
         ["new-cpus", count] => new_cpus::run(count),
         ["leaving-cpus"] => leaving_cpus::leave_and_return(),
         ["changing-cpus"] => leaving_cpus::change(),

@@ -15,11 +15,11 @@ use libc::{O_NONBLOCK, POLLIN, POLLOUT, c_short};
 use crate::checked;
 use crate::leaving_cpus::told;
 
-type Message = [u8; 64];
+pub(crate) type Message = [u8; 64];
 /// Factor by which a message's identity and number become its further words.
-const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(crate) const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-fn open(path: &str, flags: i32) -> Result<File> {
+pub(crate) fn open(path: &str, flags: i32) -> Result<File> {
     let mut options = OpenOptions::new();
     let file = options
         .read(true)
@@ -30,7 +30,7 @@ fn open(path: &str, flags: i32) -> Result<File> {
 }
 
 /// Waits until the file has one of the events.
-fn wait(file: &File, events: c_short) -> Result<c_short> {
+pub(crate) fn wait(file: &File, events: c_short) -> Result<c_short> {
     let fd = file.as_raw_fd();
     let revents = 0;
     let mut asked = libc::pollfd {
@@ -43,7 +43,7 @@ fn wait(file: &File, events: c_short) -> Result<c_short> {
     Ok(asked.revents)
 }
 
-fn is(error: &io::Error, errno: i32) -> bool {
+pub(crate) fn is(error: &io::Error, errno: i32) -> bool {
     error.raw_os_error() == Some(errno)
 }
 
@@ -63,7 +63,7 @@ fn message(identity: u64, number: u64) -> Message {
     message
 }
 
-fn word(message: &Message, index: usize) -> u64 {
+pub(crate) fn word(message: &Message, index: usize) -> u64 {
     u64::from_le_bytes(message.as_chunks().0[index])
 }
 
@@ -223,6 +223,13 @@ fn check_all(path: &str, count: &str, ends: &str) -> Result<String> {
     Ok("checked".into())
 }
 
+/// Checks that a call has failed in this way.
+pub(crate) fn errno(what: &str, wanted: i32, result: io::Result<usize>) -> Result<()> {
+    let got = result.as_ref().err().and_then(io::Error::raw_os_error);
+    ensure!(got == Some(wanted), "{what}: {result:?}");
+    Ok(())
+}
+
 /// `machine-tests messages-errors FILE`: what a file without a peer says, and then one with a peer
 /// that does not read.
 pub fn errors(path: &str) -> ExitCode {
@@ -231,11 +238,6 @@ pub fn errors(path: &str) -> ExitCode {
 
 fn all_errors(path: &str) -> Result<String> {
     let mut file = open(path, O_NONBLOCK)?;
-    let errno = |what: &str, wanted: i32, result: io::Result<usize>| {
-        let got = result.as_ref().err().and_then(io::Error::raw_os_error);
-        ensure!(got == Some(wanted), "{what}: {result:?}");
-        Ok(())
-    };
     let whole = message(1, 1);
     errno("a short write", libc::EINVAL, file.write(&whole[..63]))?;
     errno("a long write", libc::EINVAL, file.write(&[0; 65]))?;

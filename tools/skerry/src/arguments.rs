@@ -302,6 +302,13 @@ pub(crate) struct What {
     /// as /dev/skerry-peers/NAME, which is read, written and polled: 64 bytes a message.
     #[arg(long = "peer", value_name = "NAME")]
     pub(crate) peers: Vec<String>,
+    /// Group with whose members it exchanges messages (may be given four times)
+    ///
+    /// Members are all instances that were created with its name. Programs find it as
+    /// /dev/skerry-groups/NAME: what is written goes to all other members, and who has no room
+    /// misses it.
+    #[arg(long = "group", value_name = "NAME")]
+    pub(crate) groups: Vec<String>,
     /// Root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
     #[arg(long, value_name = "DIR|TAR|CPIO")]
     pub(crate) rootfs: Option<PathBuf>,

@@ -142,6 +142,7 @@ fn request(what: What) -> Result<CreateOptions> {
         network: what.network,
         ports: what.ports,
         peers: what.peers,
+        groups: what.groups,
         memory: size::parse(&what.memory)?,
         name: what.name,
         cpus: what.cpus.most,

@@ -174,11 +174,11 @@ pub trait Device {
     /// The call's.
     fn networks(&self) -> io::Result<Vec<NetworkInfo>>;
 
-    /// Peers of an instance.
+    /// Peers of an instance and members of its groups, but for the first `from`.
     ///
     /// # Errors
     /// The call's; `ENOENT` if there is no such instance.
-    fn peers(&self, id: u32) -> io::Result<Peers>;
+    fn peers(&self, id: u32, from: u32) -> io::Result<Peers>;
 
     /// Gives a created instance a part of its archive or its boot blob: `bytes` at `offset` of
     /// `total`.

@@ -103,6 +103,9 @@ pub struct CreateOptions {
     /// Instances with which it exchanges messages.
     #[serde(default)]
     pub peers: Vec<String>,
+    /// Groups with whose members it exchanges messages.
+    #[serde(default)]
+    pub groups: Vec<String>,
     /// Root file system; a copy of `/` without.
     pub rootfs: Option<PathBuf>,
     /// More environment: `NAME=value`, or `NAME` for this process's value.
@@ -320,6 +323,7 @@ pub fn create_as(
         .ok_or_else(|| Failure::new("the kernel command line is longer than 255 bytes"))?;
     let functions = devices::parse(&request.devices)?;
     peers::check(&request.peers, label)?;
+    peers::check_groups(&request.groups)?;
     let mut rootfs = RootFs::open(request.rootfs.as_deref())?;
     let servers = match request.network {
         Network::None => Resolver::default(),
@@ -371,7 +375,7 @@ fn allocate(
             ..dev::zeroed()
         };
         networks::ask(&mut call, &request.network, request.address, servers);
-        peers::ask(&mut call, &request.peers);
+        peers::ask(&mut call, &request.peers, &request.groups);
         match device.create(&mut call) {
             Ok(id) => {
                 let gateway = (call.gateway != 0).then(|| Ipv4Addr::from_bits(call.gateway));

@@ -174,9 +174,10 @@ impl Device for Kernel {
         Ok(all)
     }
 
-    fn peers(&self, id: u32) -> io::Result<Peers> {
+    fn peers(&self, id: u32, from: u32) -> io::Result<Peers> {
         let mut call = Peers {
             id,
+            from,
             ..dev::zeroed()
         };
         self.call(dev::PEERS, &mut call)?;

@@ -126,11 +126,21 @@ fn document(info: &Info, all: &[Status], used: &[Stats], exchanged: &Exchanged) 
 /// Name of a metric of a pair of peers, its help, and its value.
 type PeerFigure = (&'static str, &'static str, fn(&peers::Shown) -> u64);
 
+/// Labels of a metric of a pair of peers.
+fn labels<'a>(name: &'a str, peer: &'a peers::Shown) -> Vec<(&'static str, &'a str)> {
+    let group = peer.group.as_deref();
+    let mut labels = vec![("name", name), ("peer", &peer.name)];
+    labels.extend(group.map(|group| ("group", group)));
+    labels
+}
+
 /// Messages between each instance and its peers.
 fn messages(text: &mut Document, all: &[Status], exchanged: &Exchanged) {
     let each = || {
         all.iter().flat_map(|status| {
             let peers = exchanged.get(&status.id).into_iter().flatten();
+            // A group without another member is no peer.
+            let peers = peers.filter(|peer| peer.group.is_none() || peer.id.is_some());
             peers.map(move |peer| (label(status), peer))
         })
     };
@@ -138,7 +148,7 @@ fn messages(text: &mut Document, all: &[Status], exchanged: &Exchanged) {
     text.gauge(name, "Whether an instance exchanges messages with a peer.");
     for (label, peer) in each() {
         let value = f64::from(u8::from(peer.id.is_some()));
-        text.value(name, &[("name", label), ("peer", &peer.name)], value);
+        text.value(name, &labels(label, peer), value);
     }
     let name = "skerry_instance_peer_messages_total";
     text.counter(
@@ -147,11 +157,8 @@ fn messages(text: &mut Document, all: &[Status], exchanged: &Exchanged) {
     );
     for (label, peer) in each() {
         for (direction, count) in [("sent", peer.sent), ("received", peer.received)] {
-            let labels = [
-                ("name", label),
-                ("peer", &*peer.name),
-                ("direction", direction),
-            ];
+            let mut labels = labels(label, peer);
+            labels.push(("direction", direction));
             text.value(name, &labels, count as f64);
         }
     }
@@ -175,8 +182,7 @@ fn messages(text: &mut Document, all: &[Status], exchanged: &Exchanged) {
     for (name, help, value) in counters {
         text.counter(name, help);
         for (label, peer) in each() {
-            let labels = [("name", label), ("peer", &*peer.name)];
-            text.value(name, &labels, value(peer) as f64);
+            text.value(name, &labels(label, peer), value(peer) as f64);
         }
     }
 }

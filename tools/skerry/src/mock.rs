@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use abi::boot::Boot;
 use abi::dev::{
-    self, AddDevice, Create, Exec, ExecState, Info, NetworkInfo, Peers, Publish, PublishedPort,
-    Resize, Settle, Stats, Status,
+    self, AddDevice, Create, Exec, ExecState, Info, NetworkInfo, PeerInfo, Peers, Publish,
+    PublishedPort, Resize, Settle, Stats, Status,
 };
 use abi::live::{Answer, Refusal, Verdict};
 use abi::network::{BRIDGE, Subnet};
@@ -142,6 +142,8 @@ struct Record {
     /// Its caches keep memory from leaving.
     holds: bool,
     stats: Stats,
+    /// Names of peers and groups, who are not there.
+    peers: Vec<PeerInfo>,
     /// Where standard output, standard error and kernel log go while somebody is attached.
     attached: Vec<(Stream, File)>,
 }
@@ -354,12 +356,24 @@ impl Device for Mock {
         (status.cpus, status.mem) = (call.cpus, call.mem);
         status.requested_ns = call.requested_ns;
         state.next_id += 1;
+        let named = |flags| {
+            move |label: &[u8; dev::LABEL_BYTES]| PeerInfo {
+                label: *label,
+                flags,
+                ..dev::zeroed()
+            }
+        };
+        let peers = call.peers.iter().map(named(0));
+        let groups = call.groups.iter().map(named(dev::PEER_GROUP));
+        let peers = peers.chain(groups).filter(|peer| peer.label[0] != 0);
+        let peers = peers.collect();
         state.records.push(Record {
             status,
             command: Vec::new(),
             asked_to_end: false,
             holds: false,
             stats: Stats::default(),
+            peers,
             attached: Vec::new(),
         });
         Ok(status.id)
@@ -458,12 +472,16 @@ impl Device for Mock {
         Ok(all.collect())
     }
 
-    fn peers(&self, id: u32) -> io::Result<Peers> {
-        self.with(id, |_| {
-            Ok(Peers {
-                id,
-                ..dev::zeroed()
-            })
+    fn peers(&self, id: u32, from: u32) -> io::Result<Peers> {
+        self.with(id, |record| {
+            let mut told: Peers = dev::zeroed();
+            (told.id, told.from, told.total) = (id, from, record.peers.len() as u32);
+            let rest = record.peers.iter().skip(from as usize);
+            for (to, peer) in told.peers.iter_mut().zip(rest) {
+                *to = *peer;
+                told.count += 1;
+            }
+            Ok(told)
         })
     }
 

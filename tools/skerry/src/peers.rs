@@ -1,22 +1,25 @@
-//! Instances that exchange messages (`--peer`; `docs/messages.md`).
+//! Instances that exchange messages (`--peer`, `--group`; `docs/messages.md`).
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use abi::dev::{self, Create, Peers};
-use abi::messages::MAX_NAMES;
+use abi::dev::{self, Create, PeerInfo};
+use abi::messages::{MAX_GROUPS, MAX_NAMES};
 use serde::Serialize;
 
 use crate::device::Device;
 use crate::failure::{Failure, Result};
+use crate::instances::label;
 use crate::names;
 
-/// A peer in `inspect --json`.
+/// A peer, or another member of a group, in `inspect --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shown {
-    /// Name of the peer.
+    /// Name of the peer; empty for a group without another member.
     pub name: String,
+    /// Group that it is a member of, unless it is a peer by its own name.
+    pub group: Option<String>,
     /// Number of the instance, if they exchange messages.
     pub id: Option<u32>,
     /// Messages sent to it, since it has been there.
@@ -37,6 +40,7 @@ impl Shown {
     fn counts(&self) -> [u64; 5] {
         let Self {
             name: _,
+            group: _,
             id: _,
             sent,
             received,
@@ -110,7 +114,8 @@ impl Rates {
 #[must_use]
 pub fn rated(before: &[Shown], now: &[Shown], passed: Duration) -> Vec<Rated> {
     let rate = |peer: &Shown| {
-        let is_it = |other: &&Shown| other.name == peer.name && other.id == peer.id;
+        let is_it = |other: &&Shown| (&other.group, other.id) == (&peer.group, peer.id);
+        let is_it = |other: &&Shown| is_it(other) && other.name == peer.name;
         Rated {
             peer: peer.clone(),
             rates: Rates::new(before.iter().find(is_it), peer, passed),
@@ -119,14 +124,30 @@ pub fn rated(before: &[Shown], now: &[Shown], passed: Duration) -> Vec<Rated> {
     now.iter().map(rate).collect()
 }
 
-/// The peers of an instance; none if it is gone.
+/// The peers of an instance, and the members of its groups; none if it is gone.
 ///
 /// # Errors
 /// The device's.
 pub fn of(device: &dyn Device, id: u32) -> io::Result<Vec<Shown>> {
-    match device.peers(id) {
+    match all(device, id) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        peers => Ok(shown(&peers?)),
+        peers => peers,
+    }
+}
+
+fn all(device: &dyn Device, id: u32) -> io::Result<Vec<Shown>> {
+    let mut shown = Vec::new();
+    loop {
+        let told = device.peers(id, shown.len() as u32)?;
+        let count = (told.count as usize).min(told.peers.len());
+        shown.extend(told.peers[..count].iter().map(|peer| {
+            let member = device.status(peer.instance);
+            let member = member.ok().map(|status| label(&status).to_owned());
+            show(peer, member)
+        }));
+        if count == 0 || shown.len() >= told.total as usize {
+            return Ok(shown);
+        }
     }
 }
 
@@ -134,6 +155,7 @@ impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             name,
+            group,
             sent,
             received,
             refused,
@@ -141,7 +163,11 @@ impl fmt::Display for Shown {
             held_back,
             id: _,
         } = self;
+        if let Some(group) = group {
+            write!(f, "{group}: ")?;
+        }
         match self.id {
+            None if group.is_some() => f.write_str("no other member"),
             None => write!(f, "{name} (not there)"),
             Some(_) => write!(
                 f,
@@ -157,52 +183,75 @@ impl fmt::Display for Shown {
 /// # Errors
 /// Says what is wrong, and what would be right.
 pub fn check(peers: &[String], own: Option<&str>) -> Result<()> {
-    if peers.len() > MAX_NAMES {
+    check_each("peer", peers, MAX_NAMES)?;
+    match peers.iter().find(|name| own == Some(name)) {
+        None => Ok(()),
+        Some(name) => Err(Failure::new(format!(
+            "{name} cannot be its own peer: give --peer the name of another instance"
+        ))),
+    }
+}
+
+/// Checks the names of an instance's groups.
+///
+/// # Errors
+/// Says what is wrong, and what would be right.
+pub fn check_groups(groups: &[String]) -> Result<()> {
+    check_each("group", groups, MAX_GROUPS)
+}
+
+/// Checks the names that were given to an option.
+fn check_each(option: &str, given: &[String], most: usize) -> Result<()> {
+    if given.len() > most {
         return Err(Failure::new(format!(
-            "{} peers are too many: give --peer at most {MAX_NAMES} times",
-            peers.len()
+            "{} {option}s are too many: give --{option} at most {most} times",
+            given.len()
         )));
     }
-    for (number, name) in peers.iter().enumerate() {
+    for (number, name) in given.iter().enumerate() {
         names::check(name)?;
-        if own == Some(name) {
-            return Err(Failure::new(format!(
-                "{name} cannot be its own peer: give --peer the name of another instance"
-            )));
-        }
-        if peers[..number].contains(name) {
-            return Err(Failure::new(format!("--peer {name} is given twice")));
+        if given[..number].contains(name) {
+            return Err(Failure::new(format!("--{option} {name} is given twice")));
         }
     }
     Ok(())
 }
 
-/// Puts names that were [checked](check) into a call.
-pub fn ask(call: &mut Create, peers: &[String]) {
-    for (to, name) in call.peers.iter_mut().zip(peers) {
+/// Puts names that were checked into a call.
+pub fn ask(call: &mut Create, peers: &[String], groups: &[String]) {
+    let peers = call.peers.iter_mut().zip(peers);
+    for (to, name) in peers.chain(call.groups.iter_mut().zip(groups)) {
         *to = dev::field(name).unwrap_or([0; dev::LABEL_BYTES]);
     }
 }
 
-/// The peers of an instance, from the device's record.
-#[must_use]
-pub fn shown(peers: &Peers) -> Vec<Shown> {
-    let known = peers.peers.iter().take(peers.count as usize);
-    let show = |peer: &dev::PeerInfo| Shown {
-        name: dev::text(&peer.label).unwrap_or_default().to_owned(),
+/// A peer from the device's record, or, with its name, a group's member.
+fn show(peer: &PeerInfo, member: Option<String>) -> Shown {
+    let name = dev::text(&peer.label).unwrap_or_default().to_owned();
+    let is_member = peer.flags & dev::PEER_GROUP != 0;
+    let (name, group) = match is_member {
+        true => (member.unwrap_or_default(), Some(name)),
+        false => (name, None),
+    };
+    Shown {
+        name,
+        group,
         id: (peer.state == dev::PEER_CONNECTED).then_some(peer.instance),
         sent: peer.sent,
         received: peer.received,
         refused: peer.refused,
         doorbells: peer.doorbells,
         held_back: peer.held_back,
-    };
-    known.map(show).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
+    use crate::instances::{CreateOptions, create};
+    use crate::mock::{Mock, request};
 
     #[test]
     fn names_are_checked_before_anything_is_made() {
@@ -226,6 +275,7 @@ mod tests {
     fn rates_are_of_one_incarnation() {
         let peer = |id, sent, refused| Shown {
             name: "b".into(),
+            group: None,
             id: Some(id),
             sent,
             received: 0,
@@ -253,20 +303,62 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_shown_as_the_kernel_tells_of_them() {
-        let mut peers: Peers = dev::zeroed();
-        assert_eq!(shown(&peers), []);
-        peers.count = 2;
-        peers.peers[0].label = dev::field("here").unwrap();
-        peers.peers[0].state = dev::PEER_CONNECTED;
-        (peers.peers[0].instance, peers.peers[0].sent) = (7, 3);
-        peers.peers[1].label = dev::field("away").unwrap();
-        peers.peers[0].held_back = 9;
-        let [here, away] = &shown(&peers)[..] else {
-            panic!("two");
+    fn groups_are_checked_as_peers_are() {
+        let check = |names: &[&str]| {
+            let names: Vec<String> = names.iter().copied().map(String::from).collect();
+            check_groups(&names).map_err(|failure| failure.message)
         };
-        assert_eq!((&*here.name, here.id, here.sent), ("here", Some(7), 3));
-        assert_eq!(here.held_back, 9);
-        assert_eq!((&*away.name, away.id), ("away", None));
+        check(&["a", "b", "c", "d"]).unwrap();
+        for (names, said) in [
+            (&["a", "a"][..], "--group a is given twice"),
+            (&["a/b"], "letters"),
+            (&["1", "2", "3", "4", "5"], "--group at most 4 times"),
+        ] {
+            assert!(check(names).unwrap_err().contains(said), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn peers_are_shown_as_the_kernel_tells_of_them() {
+        let mut info: PeerInfo = dev::zeroed();
+        info.label = dev::field("here").unwrap();
+        let away = show(&info, None);
+        assert_eq!((&*away.name, &away.group, away.id), ("here", &None, None));
+        assert_eq!(away.to_string(), "here (not there)");
+        info.state = dev::PEER_CONNECTED;
+        (info.instance, info.sent, info.held_back) = (7, 3, 9);
+        let here = show(&info, Some("here".into()));
+        assert_eq!((here.id, here.sent, here.held_back), (Some(7), 3, 9));
+        assert!(here.to_string().starts_with("here: 3 sent, "), "{here}");
+        info.flags = dev::PEER_GROUP;
+        let member = show(&info, Some("one".into()));
+        assert_eq!(
+            (&*member.name, member.group.as_deref()),
+            ("one", Some("here"))
+        );
+        assert!(
+            member.to_string().starts_with("here: one: 3 sent"),
+            "{member}"
+        );
+        info.state = dev::PEER_ABSENT;
+        assert_eq!(show(&info, None).to_string(), "here: no other member");
+    }
+
+    #[test]
+    fn all_records_are_asked_for_until_there_are_no_more() {
+        let mock = Mock::new(4, 1 << 30);
+        let groups = ["g", "h"].map(String::from).to_vec();
+        let peers = (0..8).map(|n| format!("p{n}")).collect();
+        let options = CreateOptions {
+            peers,
+            groups,
+            ..request("one", &["sleep"])
+        };
+        let created = create(&mock, &options, SystemTime::now()).unwrap();
+        let all = of(&mock, created.id).unwrap();
+        assert_eq!(all.len(), 10);
+        assert_eq!(all[7].name, "p7");
+        assert_eq!(all[9].group.as_deref(), Some("h"));
+        assert_eq!(of(&mock, 99).unwrap(), []);
     }
 }

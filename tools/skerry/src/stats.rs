@@ -109,7 +109,7 @@ struct Row<'a> {
     usage: Usage,
 }
 
-/// What an instance was seen to have used.
+/// Figures of an instance at a look.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     stats: Stats,
@@ -370,6 +370,7 @@ mod tests {
         assert_eq!(row.cells()[4], "2 KiB / 0 B");
         let peer = peers::Shown {
             name: "b".into(),
+            group: None,
             id: Some(2),
             sent: 40,
             received: 7,

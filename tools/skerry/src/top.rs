@@ -329,6 +329,7 @@ mod tests {
         };
         let peer = |sent| peers::Shown {
             name: "b".into(),
+            group: None,
             id: Some(2),
             sent,
             received: 0,

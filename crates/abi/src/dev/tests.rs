@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn calls_are_encoded_as_linux_does() {
     assert_eq!(START, 0xc008_6b04);
-    assert_eq!(CREATE, 0xc3c8_6b02);
+    assert_eq!(CREATE, 0xc4c8_6b02);
     let numbers = CALLS.iter().map(|call| call & 0xff);
     assert!(numbers.eq(1..=CALLS.len() as u32));
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use abi::descriptor::{Descriptor, FLAG_PEERS, MemRange};
+use abi::descriptor::{Descriptor, MemRange};
 use abi::layout::PAGE_SIZE;
 use abi::live::{self, Entry, Holdings, Refusal};
 
@@ -131,8 +131,8 @@ impl Holdings for Staged<'_> {
     fn functions(&self) -> Option<&[Entry]> {
         None
     }
-    fn has_places(&self) -> bool {
-        self.0.has(FLAG_PEERS)
+    fn places(&self) -> usize {
+        self.0.places()
     }
 }
 

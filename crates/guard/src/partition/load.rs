@@ -6,13 +6,14 @@
 use core::fmt;
 
 use abi::descriptor::{
-    Descriptor, FLAG_INVARIANT_TSC, FLAG_NETWORK, FLAG_PEERS, FLAG_SEEDED, FLAG_TSC_DEADLINE,
-    FLAG_X2APIC, MAX_RANGES, MemRange, RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS, Reserved,
+    Descriptor, FLAG_GROUPS, FLAG_INVARIANT_TSC, FLAG_NETWORK, FLAG_PEERS, FLAG_SEEDED,
+    FLAG_TSC_DEADLINE, FLAG_X2APIC, MAX_RANGES, MemRange, RESERVED_IMAGE, RESERVED_TABLES,
+    ROLE_SUBOS, Reserved,
 };
 use abi::layout::{
     ANSWERS, DESCRIPTOR, GRANULE_FRAMES, LIVE, MESSAGES, NETWORK, PAGE_SIZE, PARK, WINDOW,
 };
-use abi::messages::MAX_PLACES;
+use abi::messages::{MAX_PLACES, PEER_PLACES};
 use abi::{Network, Window, descriptor, live};
 use arrayvec::ArrayVec;
 
@@ -148,8 +149,11 @@ impl Partition {
         if spec.network {
             d.flags |= FLAG_NETWORK;
         }
-        if spec.peers {
+        if spec.places > 0 {
             d.flags |= FLAG_PEERS;
+        }
+        if spec.places > PEER_PLACES {
+            d.flags |= FLAG_GROUPS;
         }
         for run in &runs {
             let range = MemRange {

@@ -323,8 +323,8 @@ impl SharedPages {
 ///
 /// # fn example(archive: &[u8], blob: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
 /// let sharing = Sharing::WholeCores;
-/// let (cpus, memory, network, peers) = (2, 64 << 20, false, false);
-/// let spec = Spec { id: 1, cpus, sharing, memory, network, peers, label: "web", cmdline: "" };
+/// let (cpus, memory, network, places) = (2, 64 << 20, false, 0);
+/// let spec = Spec { id: 1, cpus, sharing, memory, network, places, label: "web", cmdline: "" };
 /// let mut partition = Partition::create(&spec)?;
 /// partition.announce_initramfs(archive.len() as u64)?;
 /// partition.write_initramfs(0, archive)?;
@@ -441,8 +441,8 @@ pub struct Spec<'a> {
     pub memory: u64,
     /// Whether it has a network.
     pub network: bool,
-    /// Whether it has places for peers.
-    pub peers: bool,
+    /// Number of its places for peers ([`abi::messages::places`]).
+    pub places: usize,
     /// Name of the instance, for messages.
     pub label: &'a str,
     /// Command line of the instance's kernel.
@@ -474,7 +474,7 @@ impl Partition {
         if !mem::has_room(descriptor::SIZE * 2 + live::SIZE + Window::SIZE) {
             return Err(CreateError::Window);
         }
-        if spec.peers && !mem::has_room(messages::SIZE) {
+        if spec.places > 0 && !mem::has_room(spec.places * messages::PLACE_BYTES) {
             return Err(CreateError::Window);
         }
         if spec.network && !mem::has_room(Network::SIZE) {
@@ -495,10 +495,7 @@ impl Partition {
                 true => Some(NetworkPages::take().ok_or(CreateError::Network)?),
                 false => None,
             },
-            places: match spec.peers {
-                true => Places::take().ok_or(CreateError::Window)?,
-                false => Places::default(),
-            },
+            places: Places::take(spec.places).ok_or(CreateError::Window)?,
         };
         // In place: it is half as large as this thread's stack, which an interrupt must fit on as
         // well.

@@ -1,5 +1,7 @@
 //! Peers of an instance, and the pages that it shares with them (`docs/messages.md`).
 //!
+//! Members of a group are peers by that group, in places of their own.
+//!
 //! A place's pages are mapped from the instance's start to its end. They get another peer only when
 //! the one before is gone, the instance has answered an epoch without it, and nobody else holds
 //! them.
@@ -8,7 +10,7 @@ use alloc::sync::Arc;
 
 use abi::layout::PAGE_SIZE;
 use abi::live::{self, Entry};
-use abi::messages::{Counters, MAX_PLACES, MessagePage, PLACE_BYTES, Peer};
+use abi::messages::{Counters, MAX_PLACES, MessagePage, PLACE_BYTES, Peer, places_for};
 use arrayvec::ArrayVec;
 
 use super::Partition;
@@ -83,10 +85,10 @@ impl Offer {
 pub(super) type Mapped = [Frame; 2];
 
 impl Places {
-    /// Places for the peers of an instance; `None` without memory.
-    pub(super) fn take() -> Option<Self> {
+    /// So many places for the peers of an instance, of [`MAX_PLACES`]; `None` without memory.
+    pub(super) fn take(count: usize) -> Option<Self> {
         let mut places = ArrayVec::new();
-        for _ in 0..MAX_PLACES {
+        for _ in 0..count.min(MAX_PLACES) {
             places.push(Place {
                 pages: Pages(Arc::new(Block::zeroed(ORDER)?)),
                 own: 0,
@@ -167,11 +169,17 @@ impl Places {
         }
     }
 
-    fn offer(&mut self) -> Option<Offer> {
-        let mut places = self.places.iter_mut().enumerate();
+    /// Places for a name, by number.
+    fn for_name(&mut self, name: u8) -> impl Iterator<Item = (usize, &mut Place)> {
+        let all = self.places.iter_mut().enumerate();
+        all.filter(move |(number, _)| places_for(name).contains(number))
+    }
+
+    fn offer(&mut self, name: u8) -> Option<Offer> {
         let is_free = |place: &mut Place| {
             place.used == Use::None && Arc::get_mut(&mut place.pages.0).is_some()
         };
+        let mut places = self.for_name(name);
         let (number, place) = places.find_map(|(n, place)| is_free(place).then_some((n, place)))?;
         for page in 0..2 {
             place.pages.page(page).reset();
@@ -200,13 +208,14 @@ impl Partition {
         self.cpus.first().map(|cpu| cpu.apic_id)
     }
 
-    /// Offers a place to an instance that is about to start; `None` if none is free, or this one
-    /// does not run. [`Self::set_peer`] or [`Self::take_back_offer`] has to follow.
-    pub fn offer(&mut self) -> Option<Offer> {
+    /// Offers a place for a name of this instance's to one that is about to start; `None` if none
+    /// is free, or this one does not run. [`Self::set_peer`] or [`Self::take_back_offer`] has to
+    /// follow.
+    pub fn offer(&mut self, name: u8) -> Option<Offer> {
         if !self.started || self.halting {
             return None;
         }
-        self.places_mut().offer()
+        self.places_mut().offer(name)
     }
 
     /// Takes back an offer that was not accepted.
@@ -237,7 +246,7 @@ impl Partition {
         if self.started {
             return false;
         }
-        let mut places = self.places_mut().places.iter_mut().enumerate();
+        let mut places = self.places_mut().for_name(peer.name);
         let Some((number, place)) = places.find(|(_, place)| place.used == Use::None) else {
             return false;
         };
@@ -251,17 +260,15 @@ impl Partition {
         true
     }
 
-    /// Takes in that an instance is gone. True if it was a peer.
-    pub fn part_from(&mut self, instance: u32) -> bool {
+    /// Takes in that an instance is gone, which may have been a peer by several names.
+    pub fn part_from(&mut self, instance: u32) {
         let places = self.places_mut();
         let is_it =
             |place: &&mut Place| matches!(place.used, Use::Peer(peer) if peer.instance == instance);
-        let Some(place) = places.places.iter_mut().find(is_it) else {
-            return false;
-        };
-        place.used = Use::Left { is_told: false };
-        places.is_stale = true;
-        true
+        for place in places.places.iter_mut().filter(is_it) {
+            place.used = Use::Left { is_told: false };
+            places.is_stale = true;
+        }
     }
 
     /// Peers of the instance, each with the counts of this one's kernel, which are its word.

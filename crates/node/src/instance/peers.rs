@@ -8,7 +8,7 @@ use crate::brief::lock_briefly;
 use crate::peers::Names;
 
 impl Instance {
-    /// Names of the peers that it was created with.
+    /// Names of the peers and groups that it was created with.
     pub(crate) fn peer_names(&self) -> &Names {
         &self.peer_names
     }
@@ -18,13 +18,16 @@ impl Instance {
         lock_briefly(&self.record).partition.as_mut().map(f)
     }
 
-    /// The names of its peers, and who they are.
-    pub(crate) fn peers(&self) -> Peers {
+    /// The names of its peers and groups, and who they are, but for the first `from`.
+    pub(crate) fn peers(&self, from: u32) -> Peers {
         let mut told: Peers = dev::zeroed();
-        told.id = self.id;
+        (told.id, told.from) = (self.id, from);
         let record = lock_briefly(&self.record);
         let partition = record.partition.as_ref();
-        told.count = self.peer_names.tell(partition, &mut told.peers) as u32;
+        let (count, total) = self
+            .peer_names
+            .tell(partition, from as usize, &mut told.peers);
+        (told.count, told.total) = (count as u32, total as u32);
         told
     }
 }

@@ -79,6 +79,10 @@ struct Declared {
     #[serde(default)]
     #[schemars(length(max = 8))]
     peers: Vec<String>,
+    /// Groups with whose members it exchanges messages: at most four.
+    #[serde(default)]
+    #[schemars(length(max = 4))]
+    groups: Vec<String>,
     /// Policy for its end.
     #[serde(default)]
     #[schemars(
@@ -263,6 +267,7 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
             return wrong("ports", "they need a network: net = \"bridge\"");
         }
         peers::check(&declared.peers, Some(&name)).map_err(|failure| place("peers", failure))?;
+        peers::check_groups(&declared.groups).map_err(|failure| place("groups", failure))?;
         let range = declared.cpus.0;
         if range.most == 0 {
             return wrong("cpus", "an instance needs a CPU");
@@ -280,6 +285,7 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
             network: declared.net,
             ports: declared.ports,
             peers: declared.peers,
+            groups: declared.groups,
             // None: what takes an instance's place begins while that one has its devices.
             devices: Vec::new(),
             unsafe_dma: false,

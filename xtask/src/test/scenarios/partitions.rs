@@ -27,6 +27,7 @@ const CHURN: &str = include_str!("../../../../tests/cases/churn.cases");
 const FAULTS: &str = include_str!("../../../../tests/cases/faults.cases");
 const ENDS: &str = include_str!("../../../../tests/cases/ends.cases");
 const MESSAGES: &str = include_str!("../../../../tests/cases/messages.cases");
+const GROUPS: &str = include_str!("../../../../tests/cases/groups.cases");
 const RESERVE: &str = include_str!("../../../../tests/cases/reserve.cases");
 const FOUR: &str = include_str!("../../../../tests/cases/four.cases");
 
@@ -576,9 +577,10 @@ pub fn reserve(setting: &Setting) -> Result<Vec<Check>> {
     batch::run(machine, &steps)
 }
 
-/// Messages between instances: exchanged, flooded, with ends on both sides.
+/// Messages between instances, two and whole groups: exchanged, flooded, with ends on all sides.
 pub fn messages(setting: &Setting) -> Result<Vec<Check>> {
-    let steps = batch::steps(MESSAGES, &[])?;
+    let mut steps = batch::steps(MESSAGES, &[])?;
+    steps.extend(batch::steps(GROUPS, &[])?);
     let steps: Vec<_> = steps.into_iter().map(|step| step.limit(90)).collect();
     batch::run(machine(setting, "messages", 5, 900)?, &steps)
 }
