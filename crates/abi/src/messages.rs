@@ -150,13 +150,14 @@ pub const fn is_group(name: u8) -> bool {
     name as usize >= MAX_NAMES
 }
 
-/// A peer of an instance, or another member of a group of its, as the dynamic part of its descriptor says.
+/// A peer of an instance, or another member of a group of its, as the dynamic part of its
+/// descriptor says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     /// Place of the pages: below [`MAX_PLACES`].
     pub place: u8,
-    /// Number of its name among those that the instance was created with, below [`MAX_NAMES`]; of
-    /// a group's member that of the group, from there on.
+    /// Number of its name among those that the instance was created with: below [`MAX_NAMES`],
+    /// of a member that of the group, from there on.
     pub name: u8,
     /// Number of the instance that it is.
     pub instance: u32,

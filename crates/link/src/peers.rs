@@ -25,8 +25,10 @@ use guard::{irq, peers, role};
 use ring::pair::{Doorbell, Full, Pair, Received, Receiver, Sender};
 use task::{CpuId, Deadline, Event, Mutex, NoMemory, Once};
 
-/// Time for which doorbells are not listened to after one that was rung for nothing.
+/// Time for which doorbells are not listened to after one that was rung for nothing; after each
+/// further one in a row twice as long, up to the most.
 const DEAF_NS: u64 = 1_000_000;
+const MOST_DEAF_NS: u64 = 16 * DEAF_NS;
 
 static RUNG: Event = Event::new();
 static LINES: Once<Lines> = Once::new();
@@ -166,8 +168,10 @@ struct Line {
     changed: PollQueue,
     /// Somebody has asked for a doorbell since the last one.
     has_asked: AtomicBool,
-    /// Messages taken, at the last doorbell and now.
-    taken: [AtomicU64; 2],
+    /// Messages taken and sent, at the last doorbell and now.
+    moved: [AtomicU64; 2],
+    /// There was something to ring for at the last doorbell.
+    was_awaited: AtomicBool,
 }
 
 impl Line {
@@ -180,7 +184,8 @@ impl Line {
             connections: Mutex::new(connections),
             changed: PollQueue::new(),
             has_asked: AtomicBool::new(false),
-            taken: [const { AtomicU64::new(0) }; 2],
+            moved: [const { AtomicU64::new(0) }; 2],
+            was_awaited: AtomicBool::new(false),
         })
     }
 
@@ -211,19 +216,23 @@ impl Line {
         }
     }
 
-    /// Has those that wait look again. Returns whether there was anything to ring for.
+    /// Has those that wait look again. Returns whether it was rung for something: messages have
+    /// moved since the last time, or they can now, and could not then. A peer that says by turns
+    /// that there is room and that there is none does not get more than the first look by that.
     fn look(&self) -> bool {
         let mut is_awaited = false;
         for connection in &mut self.connections.lock().all {
             is_awaited |= connection.look();
         }
-        let [before, now] = &self.taken;
-        let taken = now.load(Ordering::Relaxed);
-        let has_taken = before.swap(taken, Ordering::Relaxed) != taken;
-        if self.has_asked.swap(false, Ordering::AcqRel) {
+        let [before, now] = &self.moved;
+        let moved = now.load(Ordering::Relaxed);
+        let has_moved = before.swap(moved, Ordering::Relaxed) != moved;
+        let was_awaited = self.was_awaited.swap(is_awaited, Ordering::Relaxed);
+        // Who found nothing and still would has its wish where the peer sees it.
+        if is_awaited && self.has_asked.swap(false, Ordering::AcqRel) {
             self.changed.notify();
         }
-        is_awaited || has_taken
+        has_moved || is_awaited && !was_awaited
     }
 
     /// Counts that doorbells are held back, for those that have rung before the last look.
@@ -248,9 +257,10 @@ impl Line {
         connection.sender.await_room(&connection.pair)
     }
 
-    /// Takes in that messages were taken, for the next doorbell.
-    fn count_taken(&self, count: usize) {
-        add(&self.taken[1], count as u64);
+    /// Takes in that messages were taken or sent, for the next doorbell. The connections are
+    /// locked.
+    fn count_moved(&self, count: usize) {
+        add(&self.moved[1], count as u64);
     }
 
     /// Waits for the result of a look, which is told whether to ask for a doorbell, unless the file
@@ -371,17 +381,21 @@ pub(crate) fn follow() {
 /// Main function of the thread that hears doorbells. Who rings for nothing is not heard for a
 /// while: neither he nor anybody else, as there is one doorbell for all.
 fn listen() {
+    let mut deaf_ns = DEAF_NS;
     loop {
         RUNG.wait();
         let mut is_wanted = false;
         for (_, line) in lines() {
             is_wanted |= line.look();
         }
-        if !is_wanted {
+        if is_wanted {
+            deaf_ns = DEAF_NS;
+        } else {
             lines().for_each(|(_, line)| line.count_held_back());
             irq::mask_doorbell();
-            Event::new().wait_until(Deadline::after_ns(DEAF_NS));
+            Event::new().wait_until(Deadline::after_ns(deaf_ns));
             irq::unmask_doorbell();
+            deaf_ns = (2 * deaf_ns).min(MOST_DEAF_NS);
         }
     }
 }

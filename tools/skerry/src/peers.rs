@@ -30,7 +30,7 @@ pub struct Shown {
     pub refused: u64,
     /// Doorbells rung.
     pub doorbells: u64,
-    /// Times that it did not listen to doorbells for a millisecond, because the peer had rung for
+    /// Times that it did not listen to doorbells for a while, because the peer had rung for
     /// nothing.
     pub held_back: u64,
 }

@@ -30,7 +30,9 @@ impl Device {
         let mut outcome = Err(Errno::ENOTCONN);
         for line in &self.0 {
             if let Some(peer) = line.connections.lock().peer() {
-                outcome = match (peer.send_counted(&words), outcome) {
+                let is_sent = peer.send_counted(&words);
+                line.count_moved(usize::from(is_sent));
+                outcome = match (is_sent, outcome) {
                     (true, _) | (_, Ok(())) => Ok(()),
                     (false, Err(_)) => Err(Errno::EAGAIN),
                 };

@@ -121,7 +121,7 @@ impl GroupFile {
         if count == 0 && asks && self.await_message(&connections) {
             count = connections.receive(messages);
         }
-        self.line.count_taken(count);
+        self.line.count_moved(count);
         (count > 0).then_some(Ok(count))
     }
 
@@ -131,6 +131,7 @@ impl GroupFile {
         if sent == Err(Errno::EAGAIN) && asks && self.await_room(&mut connections) {
             sent = send_all(&mut connections.all, messages);
         }
+        self.line.count_moved(sent.unwrap_or_default());
         (sent != Err(Errno::EAGAIN)).then_some(sent)
     }
 

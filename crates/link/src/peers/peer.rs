@@ -97,7 +97,7 @@ impl PeerFile {
         if count == 0 && asks && self.line.await_message(connection) {
             count = receive(connection, messages);
         }
-        self.line.count_taken(count);
+        self.line.count_moved(count);
         (count > 0).then_some(Ok(count))
     }
 
@@ -115,6 +115,7 @@ impl PeerFile {
         if sent == Err(Errno::EAGAIN) && asks && self.line.await_room(connection) {
             sent = send(connection, messages);
         }
+        self.line.count_moved(sent.unwrap_or_default());
         (sent != Err(Errno::EAGAIN)).then_some(sent)
     }
 
