@@ -259,6 +259,11 @@ pub fn tests() -> Vec<Test> {
             run: fuzz::long_hunts,
         },
         Test {
+            name: "long/messages",
+            place: SkerryMachine,
+            run: partitions::long_messages,
+        },
+        Test {
             name: "long/ends",
             place: SkerryMachine,
             run: partitions::long_ends,

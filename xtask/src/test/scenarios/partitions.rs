@@ -28,6 +28,7 @@ const FAULTS: &str = include_str!("../../../../tests/cases/faults.cases");
 const ENDS: &str = include_str!("../../../../tests/cases/ends.cases");
 const MESSAGES: &str = include_str!("../../../../tests/cases/messages.cases");
 const GROUPS: &str = include_str!("../../../../tests/cases/groups.cases");
+const HOSTILE_PEER: &str = include_str!("../../../../tests/cases/hostile_peer.cases");
 const RESERVE: &str = include_str!("../../../../tests/cases/reserve.cases");
 const FOUR: &str = include_str!("../../../../tests/cases/four.cases");
 
@@ -583,6 +584,45 @@ pub fn messages(setting: &Setting) -> Result<Vec<Check>> {
     steps.extend(batch::steps(GROUPS, &[])?);
     let steps: Vec<_> = steps.into_iter().map(|step| step.limit(90)).collect();
     batch::run(machine(setting, "messages", 5, 900)?, &steps)
+}
+
+/// A peer that is hostile for a minute. Its victim's CPU time is that of its own accounting: what
+/// its threads have had, its kernel's among them. The handlers that begin them, of some hundred
+/// instructions each, count for the idle time that they end.
+pub fn long_messages(setting: &Setting) -> Result<Vec<Check>> {
+    let judge: Judge = |printed| {
+        let usage =
+            |name| Ok::<_, anyhow::Error>(json::parse(part(printed, name)?)?["usage"].clone());
+        let (before, after) = (usage("before")?, usage("after")?);
+        let passed = |field: &str| {
+            let of = |usage: &serde_json::Value| usage[field].as_f64().context("no time");
+            Ok::<_, anyhow::Error>(of(&after)? - of(&before)?)
+        };
+        let busy = passed("user_us")? + passed("system_us")?;
+        let whole = busy + passed("idle_us")?;
+        let part_of = busy / whole * 100.0;
+        ensure!(whole > 30e6, "only {whole} us have passed");
+        ensure!(part_of < 1.0, "{part_of:.2}% of a CPU");
+        let after = json::parse(part(printed, "after")?)?;
+        let peers = after["peers"].as_array().context("no peers")?;
+        let received: u64 = peers
+            .iter()
+            .filter_map(|peer| peer["received"].as_u64())
+            .sum();
+        ensure!(peers.len() == 2 && received == 0, "{after}");
+        let rung = json::parse(part(printed, "other")?)?["peers"][0]["doorbells"].clone();
+        let rung = rung.as_u64().context("no doorbells")?;
+        ensure!(rung > 10_000, "only {rung} doorbells");
+        ensure!(part(printed, "status")? == "0", "{printed}");
+        let logs = part(printed, "logs")?;
+        ensure!(logs == "1 ends\nchecked\nready\nready\nreset", "{logs}");
+        Ok(format!("{part_of:.2}% of a CPU, {rung} doorbells"))
+    };
+    let name = "a kernel that writes random words and rings for a minute costs its peer no wrong \
+                message, and less than a hundredth of a CPU";
+    let steps = batch::steps(HOSTILE_PEER, &[(name, judge)])?;
+    let steps: Vec<_> = steps.into_iter().map(|step| step.limit(200)).collect();
+    batch::run(machine(setting, "long-messages", 3, 300)?, &steps)
 }
 
 /// Four instances at once.
