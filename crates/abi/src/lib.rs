@@ -20,6 +20,7 @@ pub mod descriptor;
 pub mod dev;
 pub mod errno;
 pub mod exec;
+pub mod keep;
 pub mod layout;
 pub mod live;
 pub mod messages;
