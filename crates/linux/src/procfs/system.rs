@@ -85,6 +85,20 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         });
         add_at_path(dir, name, file);
     }
+    dir.add(
+        "sysrq-trigger",
+        pseudo::writable_file(PseudoAttr::new(dev, 0o200), || Ok(Vec::new()), sysrq),
+    );
+}
+
+/// Requests to this kernel by a letter, of which it knows one, the crash. Linux takes the first
+/// letter only, and says in its log what there is when it does not know it.
+fn sysrq(text: &[u8]) -> Result<(), Errno> {
+    if text.starts_with(b"c") {
+        panic!("sysrq triggered crash");
+    }
+    log::info!("sysrq: HELP : crash(c)");
+    Ok(())
 }
 
 /// Disks, each before its partitions.
