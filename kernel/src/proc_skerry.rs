@@ -80,6 +80,17 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
         pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(memory())),
     );
     dir.add("fail-nth", fail_nth(dev));
+    if guard::role::is_supervisor() {
+        let restarts = || Ok(format!("{}\n", guard::partition::restarts()).into_bytes());
+        dir.add(
+            "restarts",
+            pseudo::file(PseudoAttr::new(dev, 0o444), restarts),
+        );
+        dir.add(
+            "crash-at",
+            pseudo::writable_file(PseudoAttr::new(dev, 0o200), || Ok(Vec::new()), crash_at),
+        );
+    }
     if !guard::role::is_supervisor() {
         let write = |text: &[u8]| {
             let name = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
@@ -101,6 +112,20 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
             "fault",
             pseudo::writable_file(PseudoAttr::new(dev, 0o200), || Ok(Vec::new()), write),
         );
+    }
+}
+
+/// Writing the name of a step of management has this kernel panic when it next comes there, and
+/// writing what is to be wrong with what it keeps of an instance, at once.
+fn crash_at(text: &[u8]) -> Result<(), Errno> {
+    let step = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+    if let "damaged record" | "lost record" = step.trim() {
+        faults::damage_record(fault_token()?, step.trim() == "lost record");
+        panic!("on purpose, with a {}", step.trim());
+    }
+    match faults::crash_at(fault_token()?, step.trim()) {
+        true => Ok(()),
+        false => Err(Errno::EINVAL),
     }
 }
 

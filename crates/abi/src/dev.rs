@@ -716,6 +716,8 @@ pub const EVENT_PAUSE: u32 = 13;
 pub const EVENT_UNPAUSE: u32 = 14;
 /// `kind`: functions of it were refused memory, so often; said again when that has doubled.
 pub const EVENT_DMA_FAULT: u32 = 15;
+/// `kind`: it goes on under a supervisor that has started again; `value` is how often that has.
+pub const EVENT_ADOPT: u32 = 16;
 
 /// An event's name, as shown to people.
 #[must_use]
@@ -736,6 +738,7 @@ pub const fn event_name(kind: u32) -> &'static str {
         EVENT_PAUSE => "pause",
         EVENT_UNPAUSE => "unpause",
         EVENT_DMA_FAULT => "dma-fault",
+        EVENT_ADOPT => "adopt",
         _ => "unknown",
     }
 }

@@ -4,14 +4,14 @@
 
 use core::hint::black_box;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi::layout::PAGE_SIZE;
 
 use crate::arch::apic;
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{FaultToken, cpu, ipi, irq, mem, peers, role};
+use crate::{FaultToken, cpu, ipi, irq, keep, mem, peers, role};
 
 /// A way for a kernel to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,56 @@ pub fn doubts_reset() -> bool {
     role::is_supervisor()
         && role::cmdline_value("fault") == Some("unreset")
         && !HAS_DOUBTED.swap(true, Ordering::Relaxed)
+}
+
+/// Step at which this supervisor is to panic, as a number of [`CRASH_POINTS`] and one more; 0: at
+/// none.
+static CRASH_AT: AtomicUsize = AtomicUsize::new(0);
+
+/// Steps of management at which a supervisor can be made to panic.
+const CRASH_POINTS: [&str; 8] = [
+    "start: granted",
+    "start: sent",
+    "change: staged",
+    "change: told",
+    "change: adopted",
+    "halt: begun",
+    "end: proved",
+    "end: taken back",
+];
+
+/// Has this supervisor panic when it next comes to a step of management of that name. False if
+/// there is no such step, and in an instance.
+#[must_use]
+pub fn crash_at(_: &FaultToken, step: &str) -> bool {
+    let found = CRASH_POINTS.iter().position(|point| *point == step);
+    let found = found.filter(|_| role::is_supervisor());
+    CRASH_AT.store(found.map_or(0, |number| number + 1), Ordering::Relaxed);
+    found.is_some()
+}
+
+/// Damages what is kept of the first instance for a supervisor that starts again: one copy, or
+/// both.
+pub fn damage_record(_: &FaultToken, both: bool) {
+    if let Some(notes) = keep::notes()
+        && let Some((place, _)) = notes.records().next()
+    {
+        (0..=usize::from(both)).for_each(|copy| notes.damage(place, copy));
+    }
+}
+
+/// Whether a supervisor that has started again is to panic before it looks after its instances, as
+/// its command line says (`fault=adopt`).
+pub(crate) fn fails_to_adopt() -> bool {
+    keep::restarts() > 0 && role::cmdline_value("fault") == Some("adopt")
+}
+
+/// A step of management, at which [`crash_at`] may have a supervisor panic.
+pub(crate) fn crash_point(step: &'static str) {
+    let number = CRASH_AT.load(Ordering::Relaxed);
+    if number > 0 && CRASH_POINTS.get(number - 1) == Some(&step) {
+        panic!("on purpose, at {step}");
+    }
 }
 
 /// Address that a device is told next; none is at this one.

@@ -1,9 +1,10 @@
 //! The end of an instance: registers, back trace, and out of the others' way.
 //!
-//! The supervisor prints to the serial port, stops its other CPUs and resets the machine: instances
-//! do not survive their supervisor. An instance prints to its log ring, tells the supervisor by its
-//! status word and the doorbell, and sends all its CPUs to the park page; nobody else notices. Both
-//! do the latter after the time that `/proc/sys/kernel/panic` says, at first at once.
+//! The supervisor prints to the serial port, stops its other CPUs and resets the machine, or starts
+//! again in place, if its command line asks for that (`restart`). An instance prints to its log
+//! ring, tells the supervisor by its status word and the doorbell, and sends all its CPUs to the
+//! park page; nobody else notices. Both do the latter after the time that `/proc/sys/kernel/panic`
+//! says, at first at once.
 
 use core::arch::asm;
 use core::panic::PanicInfo;
@@ -16,7 +17,7 @@ use crate::arch::{self, msr, probe};
 use crate::cpu::{self, CpuId};
 use crate::entry::trap::KernelFrame;
 use crate::log::early;
-use crate::{ipi, machine_check, park, power, role, stack, symbols};
+use crate::{ipi, machine_check, park, power, restart, role, stack, symbols};
 
 /// Deepest back trace.
 const MAX_FRAMES: usize = 40;
@@ -188,7 +189,7 @@ fn begin() {
 
 fn stop_here() -> ! {
     if role::is_supervisor() {
-        msr::halt_forever()
+        restart::stand_by()
     } else {
         park::enter()
     }
@@ -201,5 +202,6 @@ fn end() -> ! {
         ipi::ring_peer();
         park::enter()
     }
+    restart::begin();
     power::reset_machine()
 }

@@ -61,10 +61,12 @@ struct Places([Place; MAX_CPUS]);
 // else.
 unsafe impl Sync for Places {}
 
+/// Kept, as CPUs wait there, when the supervisor starts again in place.
+#[cfg_attr(target_os = "none", unsafe(link_section = ".bss.keep"))]
 static PLACES: Places = Places(
     [const {
         Place {
-            slot: Slot::new(u32::MAX),
+            slot: Slot::new(0),
             _stack: UnsafeCell::new([0; STRIDE - size_of::<Slot>()]),
         }
     }; MAX_CPUS],
@@ -88,7 +90,9 @@ impl RawTable {
     }
 }
 
-/// The park tables: root; three for the park page and the slots, three for the trampoline.
+/// The park tables: root; three for the park page and the slots, three for the trampoline. Kept as
+/// the places are.
+#[cfg_attr(target_os = "none", unsafe(link_section = ".bss.keep"))]
 static TABLES: [RawTable; 7] = [const { RawTable::new() }; 7];
 
 /// Physical address of something in the supervisor's image.
@@ -382,8 +386,9 @@ unsafe extern "C" {
 /// Fills in the park page, its tables, the slots and the trampoline.
 ///
 /// # Safety
-/// Runs once, in the supervisor, on the boot code's tables (physical memory below 4 GiB at its own
-/// address), before any other CPU is started. The page at [`TRAMPOLINE`] is memory that nobody
+/// Runs in the supervisor, on the boot code's tables (physical memory below 4 GiB at its own
+/// address), once before any other CPU is started, and then with the same arguments only: so CPUs
+/// in the park page find what was there. The page at [`TRAMPOLINE`] is memory that nobody
 /// uses.
 pub(crate) unsafe fn install(apic_ids: &[u32], x2apic: bool) {
     const PRESENT: u64 = 1;

@@ -1,7 +1,6 @@
 //! Starting CPUs: all of the machine's at boot, into the park page; an instance's own, out of it.
 
 use core::arch::global_asm;
-use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use abi::descriptor::MAX_CPUS;
@@ -123,11 +122,12 @@ fn apic_id(slot: usize) -> u32 {
     park::slot(slot).apic_id.load(Ordering::Relaxed)
 }
 
-/// Supervisor, once: sends all CPUs of the machine but this one on their way into the park page.
-/// They come while the boot goes on; [`wait_parked`] is for whoever needs one of them.
-pub(crate) fn bring_up(total: usize) {
+/// Supervisor, once: notes the number of the machine's CPUs, and unless the supervisor starts again
+/// in place sends all but this one on their way into the park page. They come while the boot goes
+/// on; [`wait_parked`] is for whoever needs one of them.
+pub(crate) fn bring_up(total: usize, in_place: bool) {
     MACHINE_CPUS.store(total, Ordering::Relaxed);
-    if total > 1 {
+    if total > 1 && !in_place {
         (1..total).for_each(|slot| apic::send_init(apic_id(slot)));
         timer::poll_us(100, || false);
         (1..total).for_each(|slot| start_up(apic_id(slot)));
@@ -136,7 +136,7 @@ pub(crate) fn bring_up(total: usize) {
 
 /// Supervisor: waits until these CPUs have parked, which [`bring_up`] started, and names those that
 /// do not.
-pub(crate) fn wait_parked(slots: Range<usize>) {
+pub(crate) fn wait_parked(slots: impl Iterator<Item = usize> + Clone) {
     let missing = || slots.clone().filter(|slot| !is_parked(*slot));
     // Recent CPUs need one message; the manual asks for a second one if the first went unnoticed.
     if timer::poll_us(20_000, || slots.clone().all(is_parked)) {

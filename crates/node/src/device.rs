@@ -346,6 +346,7 @@ impl Reservation {
         }
         let id = table.next_id;
         table.next_id += 1;
+        partition::note_last_id(id);
         table.reserved.insert(id, label);
         Ok(Some(Self { id }))
     }
@@ -686,10 +687,11 @@ fn rename(request: &IoctlRequest<'_>) -> Result<usize> {
     if label == old {
         return Ok(0);
     }
-    if call.flags & dev::RENAME_EXCHANGE == 0 {
+    let other = if call.flags & dev::RENAME_EXCHANGE == 0 {
         if table.has_label(label) {
             return Err(Errno::EEXIST);
         }
+        None
     } else {
         let mut instances = table.instances.values();
         let other = instances
@@ -697,9 +699,16 @@ fn rename(request: &IoctlRequest<'_>) -> Result<usize> {
             .ok_or(Errno::ENOENT)?;
         other.set_label(old);
         other.tell(dev::EVENT_RENAME, 0);
-    }
+        Some(other.clone())
+    };
     instance.set_label(label);
     instance.tell(dev::EVENT_RENAME, 0);
+    let changed = [Some(instance.clone()), other];
+    drop(table);
+    changed
+        .iter()
+        .flatten()
+        .for_each(|instance| instance.note_label());
     Ok(0)
 }
 

@@ -5,6 +5,7 @@
 //! changes: created → running → exited, panicked, halted or failed. The instance's own word (its
 //! window) starts an end; the record changes when CPUs and memory are back, or known to be lost.
 
+mod adopted;
 mod devices;
 mod exec;
 mod pausing;
@@ -31,7 +32,7 @@ use fs::Result;
 use fs::poll::PollQueue;
 use guard::machine_check::BadPage;
 use guard::mem::{Scrub, Scrubbing};
-use guard::partition::{HaltProgress, HaltReport, Health, LoadError, Partition, quarantine};
+use guard::partition::{HaltProgress, HaltReport, Health, LoadError, Note, Partition, quarantine};
 use guard::timer;
 pub(crate) use refused::Refused;
 use resizing::Resizing;
@@ -146,6 +147,7 @@ impl From<LoadError> for Refusal {
                 needed,
             },
             LoadError::AlreadySet | LoadError::PastEnd => Errno::EINVAL.into(),
+            LoadError::NotKept => Errno::ENOMEM.into(),
         }
     }
 }
@@ -217,6 +219,15 @@ impl Instance {
     /// Gives it another name. Its caller has the table, and has seen that nobody has that name.
     pub(crate) fn set_label(&self, label: Label) {
         *lock_briefly(&self.label) = label;
+    }
+
+    /// Has its name be that for a supervisor that starts again, too.
+    pub(crate) fn note_label(&self) {
+        let mut record = lock_briefly(&self.record);
+        let label = self.label();
+        if let Some(partition) = &mut record.partition {
+            partition.note_label(label.0);
+        }
     }
 
     /// Address of the instance in a network of instances, if it has one.
@@ -293,6 +304,13 @@ impl Instance {
             record.start_tsc = timer::tsc();
             offers.into_iter().for_each(|(offer, peer)| {
                 partition.join(offer, peer);
+            });
+            partition.note(Note {
+                label: self.label().0,
+                unwatched: self.on_hang == OnHang::Ignore,
+                stop_when_hung: self.on_hang == OnHang::Stop,
+                created_ns: record.status.created_ns,
+                started_ns: timer::wall_ns(),
             });
             partition.start().map_err(|error| {
                 record.status.set_detail(&format!("{error}"));

@@ -1,5 +1,6 @@
 //! Names of instances, as the calls of `/dev/skerry` have them.
 
+use alloc::format;
 use core::fmt;
 
 use abi::dev;
@@ -14,6 +15,12 @@ impl Label {
     pub(crate) fn new(field: &[u8; dev::LABEL_BYTES]) -> Option<Self> {
         let text = dev::text(field).filter(|text| !text.is_empty())?;
         dev::field(text).map(Self)
+    }
+
+    /// A name for the instance of that number, which has lost its own.
+    pub(crate) fn numbered(id: u32) -> Self {
+        let field = dev::field(&format!("instance-{id}"));
+        Self(field.unwrap_or([b'?'; dev::LABEL_BYTES]))
     }
 
     /// The name as text.

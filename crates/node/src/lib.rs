@@ -9,6 +9,7 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `adopt` | instances of a supervisor that has ended |
 //! | `brief` | locks that the node thread never waits long for |
 //! | `instance` | one instance's record and life; below it pausing, and what was used |
 //! | `label` | names of instances |
@@ -26,6 +27,7 @@
 
 extern crate alloc;
 
+mod adopt;
 mod brief;
 mod device;
 mod dma_faults;
@@ -143,6 +145,7 @@ pub fn init(boot: &BootToken, host: &Arc<Host>, bypasses_iommu: BypassesIommu) -
     guard::irq::set_doorbell_handler(boot, on_doorbell);
     network::init(host);
     events::init()?;
+    adopt::adopt(boot);
     device::register()?;
     // What instances bring about is no more than a program's work, unless it is raised. Threads
     // that these start are in their group.
@@ -157,6 +160,9 @@ pub fn init(boot: &BootToken, host: &Arc<Host>, bypasses_iommu: BypassesIommu) -
     BYPASSES_IOMMU.call_once(|| bypasses_iommu);
     // Doorbells ring on the first CPU, and are masked and unmasked there.
     spawn("node", Some(CpuId(0)), supervise)?.set_policy(Policy::Fifo(NODE_PRIORITY));
+    // Instances of the supervisor before may have written, or ended, meanwhile.
+    request();
+    guard::partition::is_up(boot);
     Ok(())
 }
 

@@ -34,6 +34,7 @@ fn new_generation() -> Option<u32> {
 }
 
 /// Names that an instance was created with, of peers and of groups.
+#[derive(Default)]
 pub(crate) struct Names {
     peers: [Option<Label>; MAX_NAMES],
     groups: [Option<Label>; MAX_GROUPS],

@@ -2,7 +2,8 @@
 //! and UEFI).
 //!
 //! Both arrive in protected mode without paging. The image is at the physical address it is linked
-//! for. Before any Rust runs, the initial data is put aside: instances are started from it.
+//! for. Before any Rust runs, the initial data is put aside: instances are started from it, and so
+//! is the supervisor when it starts again in place, which begins at the end of this file.
 
 use core::arch::global_asm;
 
@@ -12,6 +13,8 @@ use abi::layout::IMAGE;
 pub(super) const PVH: u32 = 1;
 /// `kind`: the information is multiboot2's.
 pub(super) const MULTIBOOT2: u32 = 2;
+/// `kind`: the supervisor starts again in place; the information is in what it keeps (`keep`).
+pub(super) const IN_PLACE: u32 = 3;
 
 /// Bytes of the first CPU's first stack, which its idle thread keeps.
 const STACK: usize = 64 << 10;
@@ -137,12 +140,77 @@ multiboot2_entry:
     pushq %rbp
     call {start}
     ud2
+
+    # The start in place, in 64-bit mode, on whatever tables map the image where it is linked. The boot tables are written anew,
+    # word for word what they were: they may be in force.
+    .globl restart_entry
+restart_entry:
+    cli
+    cld
+    xorl %eax, %eax
+    movq %rax, %dr7
+    leaq boot_pages(%rip), %rdi
+    movl $0x83, %eax
+    movl $2048, %ecx
+12: movq %rax, (%rdi)
+    addq $0x200000, %rax
+    addq $8, %rdi
+    loop 12b
+    leaq boot_high(%rip), %rdi
+    movl $(boot_pages - {base} + 3), %eax
+    movq %rax, 510 * 8(%rdi)
+    leaq boot_low(%rip), %rdi
+    movl $4, %ecx
+13: movq %rax, (%rdi)
+    addq $4096, %rax
+    addq $8, %rdi
+    loop 13b
+    leaq boot_root(%rip), %rdi
+    movl $(boot_low - {base} + 3), %eax
+    movq %rax, (%rdi)
+    movl $(boot_high - {base} + 3), %eax
+    movq %rax, 511 * 8(%rdi)
+    movl $(boot_root - {base}), %eax
+    movq %rax, %cr3
+    movl $0x660, %eax
+    movq %rax, %cr4
+    movl $0x80010033, %eax
+    movq %rax, %cr0
+    lgdtq 15f(%rip)
+    # An exception from here on resets the machine.
+    lidtq 16f(%rip)
+    leaq boot_stack_top(%rip), %rsp
+    pushq $8
+    leaq 14f(%rip), %rax
+    pushq %rax
+    lretq
+    # The data as the boot loader left it, and zeroes, but for what is kept, the boot tables and this stack.
+14: leaq pristine_data(%rip), %rsi
+    leaq data_start(%rip), %rdi
+    leaq data_end(%rip), %rcx
+    subq %rdi, %rcx
+    rep movsb
+    leaq zeroed_start(%rip), %rdi
+    leaq zeroed_end(%rip), %rcx
+    subq %rdi, %rcx
+    xorl %eax, %eax
+    rep stosb
+    movl ${in_place}, %ebp
+    xorl %ebx, %ebx
+    jmp 7b
+    .balign 8, 0
+15: .word 2 * 8 - 1
+    .quad 6b
+    .balign 8, 0
+16: .word 0
+    .quad 0
     .popsection
     "#,
     base = const IMAGE,
     stack = const STACK,
     pvh = const PVH,
     multiboot2 = const MULTIBOOT2,
+    in_place = const IN_PLACE,
     start = sym super::start_machine,
     options(att_syntax),
 );

@@ -20,11 +20,12 @@ use topology::{Siblings, cores};
 use zerocopy::FromZeros;
 
 use super::clock::{self, Calibration};
-use super::entry::{MULTIBOOT2, PVH};
+use super::entry::{IN_PLACE, MULTIBOOT2, PVH};
 use crate::arch::{apic, cpu, timer};
 use crate::device::Places;
 use crate::log::early;
-use crate::{park, role};
+use crate::mem::early;
+use crate::{keep, park, power, role};
 
 /// The machine as the boot code found it, beside the descriptor.
 pub(super) struct Machine {
@@ -74,15 +75,18 @@ impl Memory for LowMemory {
 }
 
 /// Reads what loader, firmware and processor say, and writes the supervisor's descriptor; installs
-/// the park page.
+/// the park page. A supervisor that starts again in place has the clocks of before, and is none if
+/// the machine is not described as it was.
 ///
 /// # Safety
 /// Called once, on the boot tables, by the entry code's call with what the loader passed.
 pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
-    let calibration = Calibration::start();
+    let again = (kind == IN_PLACE).then(kept_boot);
+    let calibration = again.is_none().then(Calibration::start);
+    let (kind, info_at) = again.map_or((kind, info), |boot| (boot.kind, boot.info));
     let info = match kind {
-        PVH => BootInfo::from_pvh(&LowMemory, u64::from(info)),
-        MULTIBOOT2 => BootInfo::from_multiboot2(&LowMemory, u64::from(info)),
+        PVH => BootInfo::from_pvh(&LowMemory, u64::from(info_at)),
+        MULTIBOOT2 => BootInfo::from_multiboot2(&LowMemory, u64::from(info_at)),
         _ => None,
     };
     let Some(info) = info else {
@@ -174,7 +178,35 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
     }
 
     describe_memory(descriptor, &info);
-    describe_clock(descriptor, &cpuid, calibration);
+    let places = tables.as_ref().map(places).unwrap_or_default();
+    if keep::is_asked_for(info.cmdline()) {
+        reserve_notes(descriptor, &places);
+    }
+    let check = keep::check_of(descriptor);
+    if again.is_some_and(|boot| boot.descriptor != check) {
+        early!("the machine is not described as it was: it cannot start again in place");
+        power::reset_machine();
+    }
+    describe_features(descriptor, &cpuid);
+    match (again, calibration) {
+        (Some(boot), _) => {
+            (descriptor.tsc_hz, descriptor.lapic_hz) = (boot.tsc_hz, boot.lapic_hz);
+            (descriptor.tsc_base, descriptor.wall_base_ns) = (boot.tsc_base, boot.wall_base_ns);
+        }
+        (None, Some(calibration)) => describe_clock(descriptor, calibration),
+        (None, None) => unreachable!("measured unless it starts again in place"),
+    }
+    if again.is_none() && keep::notes().is_some() {
+        keep::note_boot(keep::Boot {
+            kind,
+            info: info_at,
+            tsc_hz: descriptor.tsc_hz,
+            lapic_hz: descriptor.lapic_hz,
+            tsc_base: descriptor.tsc_base,
+            wall_base_ns: descriptor.wall_base_ns,
+            descriptor: check,
+        });
+    }
     if let Err(error) = descriptor.validate() {
         panic!("the machine's description: {error}");
     }
@@ -188,13 +220,42 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
     );
     // SAFETY: on the boot tables, once; memory below 1 MiB is in nobody's descriptor.
     unsafe { park::install(&apic_ids, x2apic) };
-    let places = tables.as_ref().map(places).unwrap_or_default();
     let power = tables.map(|tables| tables.power()).unwrap_or_default();
     Machine {
         descriptor,
         cpus: apic_ids.len(),
         power,
         places,
+    }
+}
+
+/// How the machine was booted, of a supervisor that starts again in place. Its devices reach memory
+/// no more, before anything of that is used again.
+fn kept_boot() -> keep::Boot {
+    let Some(boot) = keep::boot() else {
+        early!("what was kept of the boot does not prove itself");
+        power::reset_machine()
+    };
+    super::devices::silence();
+    boot
+}
+
+/// Has room for the notes of a supervisor that is to start again in place, where that is possible.
+fn reserve_notes(descriptor: &mut Descriptor, places: &Places) {
+    let segments = places.config_windows.iter().map(|window| window.segment);
+    if places.remapping.is_some() {
+        early!("supervisor_panic=restart: not where an IOMMU confines devices");
+    } else if segments.max().unwrap_or(0) > 0 {
+        early!("supervisor_panic=restart: not with more than one segment of PCI");
+    } else if !keep::reserve(descriptor, early::lowest_free) {
+        early!("supervisor_panic=restart: no memory for what is to be kept");
+    } else {
+        let at = descriptor
+            .phys_of(keep::first_frame().0)
+            .unwrap_or_default();
+        // SAFETY: reserved just now, in a row below 4 GiB, which the boot tables map at its own
+        // addresses.
+        unsafe { keep::map_at(core::ptr::with_exposed_provenance_mut(at as usize)) };
     }
 }
 
@@ -334,11 +395,7 @@ fn reserve(descriptor: &mut Descriptor, bytes: Range<u64>, kind: u32) -> Option<
     Some(first_frame)
 }
 
-fn describe_clock(
-    descriptor: &mut Descriptor,
-    cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>,
-    calibration: Calibration,
-) {
+fn describe_clock(descriptor: &mut Descriptor, calibration: Calibration) {
     let (unix_time, read_at) = (clock::unix_time(), timer::tsc());
     let rates = calibration.finish();
     descriptor.tsc_hz = rates.tsc;
@@ -347,6 +404,9 @@ fn describe_clock(
     let since_boot =
         u128::from(read_at - descriptor.tsc_base) * 1_000_000_000 / u128::from(rates.tsc);
     descriptor.wall_base_ns = (unix_time * 1_000_000_000).saturating_sub(since_boot as u64);
+}
+
+fn describe_features(descriptor: &mut Descriptor, cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>) {
     if cpuid
         .get_feature_info()
         .is_some_and(|f| f.has_tsc_deadline())

@@ -10,8 +10,10 @@
 //! | `entry` | the 32-bit entry, long mode, the first page tables |
 //! | `machine` | the supervisor's descriptor |
 //! | `clock` | rates of TSC and local APIC timer; wall clock |
+//! | `devices` | devices as a supervisor that starts again in place needs them |
 
 mod clock;
+mod devices;
 mod entry;
 mod machine;
 
@@ -24,7 +26,7 @@ use crate::cpu::CpuId;
 use crate::mem::frame::Frame;
 use crate::mem::{self, Start};
 use crate::paging::build::{Access, ImageLayout, Shared};
-use crate::{Authority, BootToken, faults, log as logging, park, role, smp, timer};
+use crate::{Authority, BootToken, faults, keep, log as logging, park, role, smp, timer};
 
 unsafe extern "C" {
     static image_start: u8;
@@ -110,6 +112,7 @@ extern "C" fn start_machine(kind: u32, info: u32) -> ! {
     logging::use_com1();
     // SAFETY: this is the entry code's call.
     let machine = unsafe { machine::build_descriptor(kind, info) };
+    prepare_notes(kind == entry::IN_PLACE);
 
     let descriptor = machine.descriptor;
     role::adopt(descriptor);
@@ -146,10 +149,23 @@ extern "C" fn start_machine(kind: u32, info: u32) -> ! {
     unsafe { role::adopt_mapped() };
 
     run(|| {
-        smp::bring_up(machine.cpus);
+        smp::bring_up(machine.cpus, kind == entry::IN_PLACE);
         crate::power::init(machine.power);
         crate::device::init(machine.places);
     })
+}
+
+/// Makes the supervisor's notes new, or sees that they hold, if it starts again in place.
+fn prepare_notes(in_place: bool) {
+    let Some(notes) = keep::notes() else {
+        return;
+    };
+    if !in_place {
+        notes.init();
+    } else if notes.has_bad_record() {
+        logging::early!("what was kept of an instance does not prove itself");
+        crate::power::reset_machine();
+    }
 }
 
 /// First Rust code of an instance's first CPU.

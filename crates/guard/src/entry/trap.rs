@@ -31,7 +31,7 @@ use x86_spec::interrupt::{DOUBLE_FAULT, MACHINE_CHECK, NMI, PAGE_FAULT, page_fau
 use super::isolation;
 use crate::arch::features::{self, Features};
 use crate::arch::{self, cpu, msr, user, usercopy};
-use crate::{heartbeat, irq, leave, machine_check, panic, park, pause, role, speculation};
+use crate::{heartbeat, irq, leave, machine_check, panic, park, pause, restart, role, speculation};
 
 /// Registers of interrupted kernel code, as the stubs leave them on the stack.
 #[derive(Clone, Copy, Debug)]
@@ -345,7 +345,7 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
                 heartbeat::answer(frame);
                 pause::before_return(frame, &window.orders);
             } else if arch::is_stopping() {
-                msr::halt_forever();
+                restart::stand_by();
             }
         }
         // A double fault is a fault that could not be delivered, most often because of where the

@@ -575,7 +575,7 @@ impl Drop for Run {
 ///
 /// # Safety
 /// The frames are this instance's, in the direct map, and used by nobody from now on.
-pub(super) unsafe fn donate(frames: Range<u64>) {
+pub(crate) unsafe fn donate(frames: Range<u64>) {
     // SAFETY: by the caller's promise.
     unsafe {
         poison::fill(
@@ -622,6 +622,19 @@ pub(super) unsafe fn adopt(frame: Frame) -> Block {
     Block {
         first: frame,
         order: 0,
+    }
+}
+
+/// Makes a block of a granule that the allocator has not managed so far, and that others have used;
+/// dropping it gives it to the allocator.
+///
+/// # Safety
+/// As for [`donate`], but for the direct map.
+pub(super) unsafe fn adopt_granule(first: Frame) -> Block {
+    allocator().set_touched(first.0, GRANULE_ORDER, true);
+    Block {
+        first,
+        order: GRANULE_ORDER,
     }
 }
 

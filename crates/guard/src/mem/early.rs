@@ -9,6 +9,7 @@ use abi::layout::PAGE_SIZE;
 use arrayvec::ArrayVec;
 
 use super::frame::Frame;
+use crate::keep;
 
 /// Reservations of the descriptor, the initramfs, the boot blob, and two runs that the early
 /// allocator takes.
@@ -44,20 +45,27 @@ impl Holes {
         }
     }
 
-    /// Calls `each` with every maximal run of frames in `range` that is in no hole, ascending.
+    /// Calls `each` with every maximal run of frames in `range` that is in no hole, ascending. What
+    /// an instance has of a supervisor that starts again in place is a hole.
     pub(super) fn between(&self, range: Range<u64>, mut each: impl FnMut(Range<u64>)) {
         let mut next = range.start;
         for hole in &self.0 {
             let end = hole.start.min(range.end);
             if next < end {
-                each(next..end);
+                keep::between(next..end, &mut each);
             }
             next = next.max(hole.end);
         }
         if next < range.end {
-            each(next..range.end);
+            keep::between(next..range.end, &mut each);
         }
     }
+}
+
+/// The lowest run of so many frames below 4 GiB that a descriptor leaves free.
+pub(crate) fn lowest_free(descriptor: &Descriptor, count: u64) -> Option<Frame> {
+    let holes = Holes::of(descriptor);
+    Bump::new(descriptor.ranges(), &holes, 4 << 30, count).take(count)
 }
 
 /// The frames that `len` bytes from the start of `first` occupy.

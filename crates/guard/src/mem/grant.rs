@@ -32,7 +32,7 @@ use super::frame::Frame;
 use super::phys;
 use crate::paging::build::Run;
 use crate::paging::kernel;
-use crate::timer;
+use crate::{keep, timer};
 
 /// Frames granted to instances, and frames lost for good.
 static GRANTED: AtomicU64 = AtomicU64::new(0);
@@ -118,6 +118,30 @@ impl Granules {
         }
         granules.blocks.iter().for_each(alloc::clean);
         Ok(granules)
+    }
+
+    /// Granules that an instance has of a supervisor before this one, by their first frames in the
+    /// instance's order; `None` without memory for a list. They leave the direct map.
+    ///
+    /// # Safety
+    /// Each is memory of this supervisor's that it has given to nobody and does not use; one list
+    /// has it, once.
+    pub(crate) unsafe fn adopt(firsts: &[Frame]) -> Option<Self> {
+        let mut blocks = Vec::new();
+        blocks.try_reserve_exact(firsts.len()).ok()?;
+        for first in firsts {
+            // SAFETY: a granule that nobody has, by the caller's promise.
+            blocks.push(unsafe { alloc::adopt_granule(*first) });
+        }
+        let granules = Self {
+            blocks,
+            granted: true,
+            bad: ArrayVec::new(),
+        };
+        GRANTED.fetch_add(granules.bytes() / PAGE_SIZE as u64, Ordering::Relaxed);
+        // SAFETY: the blocks are whole granules, and no reference leads there.
+        unsafe { kernel::unmap_granules(granules.granules()) };
+        Some(granules)
     }
 
     /// Bytes.
@@ -282,11 +306,13 @@ impl Granules {
         }
     }
 
-    /// Takes the memory out of this instance's direct map. When it returns, no CPU of this instance
-    /// reaches it.
-    pub(crate) fn grant(&mut self) {
+    /// Takes the memory out of this instance's direct map, for the instance of that number. When it
+    /// returns, no CPU of this instance reaches it.
+    pub(crate) fn grant(&mut self, id: u32) {
         if !self.granted {
             self.granted = true;
+            self.granules()
+                .for_each(|first| keep::set_granule(first, id));
             GRANTED.fetch_add(self.bytes() / PAGE_SIZE as u64, Ordering::Relaxed);
             // SAFETY: the blocks are ours, made of whole granules, and `write` refuses from now on.
             unsafe { kernel::unmap_granules(self.granules()) };
@@ -304,6 +330,8 @@ impl Granules {
             unsafe { kernel::map_granules(self.granules()) };
             GRANTED.fetch_sub(self.bytes() / PAGE_SIZE as u64, Ordering::Relaxed);
             self.granted = false;
+            self.granules()
+                .for_each(|first| keep::set_granule(first, 0));
         }
     }
 
@@ -526,7 +554,7 @@ mod tests {
             first.iter().step_by(STRIDE).all(|byte| *byte == 0),
             "it holds what was there before"
         );
-        granules.grant();
+        granules.grant(1);
         assert_eq!(counts().0, 3 * GRANULE_FRAMES);
         // SAFETY: there is no instance.
         unsafe { granules.take_back() };

@@ -20,7 +20,7 @@
 mod added;
 pub(crate) mod alloc;
 pub(crate) mod direct;
-mod early;
+pub(crate) mod early;
 pub(crate) mod frame;
 pub(crate) mod grant;
 pub(crate) mod heap;
@@ -234,6 +234,7 @@ pub(crate) unsafe fn init(
             // SAFETY: the new tables map the running image where it is, with its stack and data, so
             // execution goes on.
             unsafe { kernel::load_first(root) };
+            crate::keep::use_direct_map();
             holes.add(bump.taken());
             root
         }
@@ -379,10 +380,12 @@ fn assert_may_sleep() {
 }
 
 /// The archive given at boot. Its frames are freed as it is consumed, and at the latest when this
-/// is dropped.
+/// is dropped, unless the supervisor is to start again in place.
 #[derive(Debug)]
 pub struct Initramfs {
     first: Frame,
+    /// Flag: all of it stays, for a supervisor that starts again in place.
+    is_kept: bool,
     /// The bytes, counted from `first`, that are not consumed yet.
     unread: core::ops::Range<usize>,
 }
@@ -397,6 +400,7 @@ pub fn take_initramfs() -> Option<Initramfs> {
     }
     Some(Initramfs {
         first: Frame(descriptor.initramfs_frame),
+        is_kept: crate::keep::notes().is_some(),
         unread: 0..descriptor.initramfs_len as usize,
     })
 }
@@ -427,7 +431,7 @@ impl Initramfs {
     /// there is a whole page of them.
     pub fn take_page(&mut self) -> Option<Page> {
         let at = self.unread.start;
-        if !at.is_multiple_of(PAGE_SIZE) || self.unread.len() < PAGE_SIZE {
+        if self.is_kept || !at.is_multiple_of(PAGE_SIZE) || self.unread.len() < PAGE_SIZE {
             return None;
         }
         self.unread.start += PAGE_SIZE;
@@ -439,7 +443,7 @@ impl Initramfs {
     }
 
     fn free_frames(&mut self, from: usize, to: usize) {
-        if from < to {
+        if from < to && !self.is_kept {
             // SAFETY: these frames were reserved for the archive, and no reference to their bytes
             // can be left: `bytes` borrows `self`, and shows no byte before `unread.start` (or, in
             // `drop`, none at all any more).

@@ -12,6 +12,7 @@ use abi::live::{self, Entry, Holdings, Refusal};
 
 use super::{Partition, quarantine};
 use crate::device::{self, FunctionPlace};
+use crate::keep;
 use crate::mem::phys;
 use crate::paging::build::Run;
 
@@ -207,6 +208,8 @@ impl Partition {
         if self.started {
             return Err(AssignError::Started);
         }
+        // Nobody would stop it while the next kernel comes.
+        keep::give_up("an instance has a device");
         if self.functions.len() >= MAX_FUNCTIONS {
             return Err(AssignError::Full);
         }

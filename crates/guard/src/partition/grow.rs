@@ -18,7 +18,8 @@ use abi::live::{self, Answer, Answers, Live, Refusal, Verdict};
 use abi::messages::MAX_NAMES;
 use ring::epoch::Table;
 
-use super::{InstanceCpu, Owner, Partition, Sharing, available_more, choose_more, cpus_now};
+use super::{InstanceCpu, Partition, Sharing, available_more, choose_more, cpus_now};
+use crate::faults::crash_point;
 use crate::mem::grant::{Granules, NoGranules};
 use crate::mem::{Scrubbing, direct, phys};
 use crate::paging::build::Run;
@@ -108,7 +109,7 @@ pub(super) struct Pending {
     /// Undoes what it did to memory, if it did ([`Granules::split_off`]).
     mark: Option<usize>,
     /// Only peers change by it, and nobody waits for it: the next change may take its place.
-    is_of_peers: bool,
+    pub(super) is_of_peers: bool,
     /// Number of CPUs before it.
     cpus: usize,
     /// Number of these that the instance keeps.
@@ -193,9 +194,7 @@ impl Taker {
 fn give_back(given: impl IntoIterator<Item = InstanceCpu>) {
     let mut all = cpus_now();
     for cpu in given {
-        debug_assert!(cpu.is_parked(), "nobody knows where it is");
-        all[cpu.slot].owner = Owner::Free;
-        all[cpu.slot].shares = false;
+        cpu.give_back(&mut all);
     }
 }
 
@@ -285,10 +284,13 @@ impl Partition {
         self.cpus
             .try_reserve(more.cpus.len())
             .map_err(|_| GrowError::Supervisor)?;
+        // Until it is settled, the next supervisor would not know what the instance has of it.
+        self.keep_changing(true);
+        crash_point("change: staged");
         let mark = match &mut more.memory {
             None => None,
             Some(memory) => {
-                memory.grant();
+                memory.grant(self.id);
                 // Devices reach it before the instance is told of it.
                 let frames = self.memory_bytes() / PAGE_SIZE as u64;
                 let runs = memory.runs_of(0..u64::MAX).map(|run| Run {
@@ -303,6 +305,7 @@ impl Partition {
                         // SAFETY: nobody was told of this memory, and no device reaches it.
                         unsafe { memory.take_back() };
                     }
+                    self.keep_changing(false);
                     return Err(GrowError::Supervisor);
                 };
                 Some(mark)
@@ -322,6 +325,7 @@ impl Partition {
             rung_ns: timer::now_ns(),
         });
         self.ring();
+        crash_point("change: told");
         Ok(epoch)
     }
 
@@ -380,13 +384,13 @@ impl Partition {
         !self.functions.is_empty() && self.answers().last.load(Ordering::Acquire) == 0
     }
 
-    fn live(&self) -> &Live {
+    pub(super) fn live(&self) -> &Live {
         // SAFETY: a block of that size, ours as long as `self`, zeroed when it was made; it
         // consists of atomics, and the instance reads while we write.
         unsafe { &*self.shared().live.ptr().cast::<Live>() }
     }
 
-    fn answers(&self) -> &Answers {
+    pub(super) fn answers(&self) -> &Answers {
         let at = direct::ptr(self.shared().answers());
         // SAFETY: a page of the window's block, ours as long as `self`, zeroed when it was made; it
         // consists of atomics, so the instance may write while we read.
@@ -488,6 +492,7 @@ impl Partition {
                     unsafe { memory.take_back() };
                     memory.into_scrubbing()
                 });
+                self.keep_changing(false);
                 Some(Settled {
                     epoch,
                     refused: Some((refusal, memory)),
@@ -536,6 +541,7 @@ impl Partition {
             give_back(self.cpus.drain(keeps..));
         }
         self.pending = None;
+        crash_point("change: adopted");
         let freed = freed.map(|mut memory| {
             // SAFETY: the instance's guard, which alone makes its page tables and alone can answer,
             // says that no CPU of it has the memory mapped any more, and that all of it was free:
@@ -543,6 +549,7 @@ impl Partition {
             unsafe { memory.take_back() };
             memory.into_scrubbing()
         });
+        self.keep_changing(false);
         Some(Settled {
             epoch,
             refused: None,

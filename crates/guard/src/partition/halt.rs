@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering;
 use super::recovery::{Recovery, Seen, Step};
 use super::{InstanceCpu, Partition, smp};
 use crate::arch::apic;
+use crate::faults::crash_point;
 use crate::mem::Scrubbing;
 use crate::{park, timer};
 
@@ -105,6 +106,7 @@ impl Partition {
     pub fn begin_halt(&mut self) {
         if !self.halting {
             self.halting = true;
+            crash_point("halt: begun");
             self.window().orders.force_halt.store(1, Ordering::SeqCst);
             let now = timer::now_ns();
             self.cpus.iter_mut().for_each(|cpu| cpu.ask(now));
@@ -155,10 +157,12 @@ impl Partition {
         if unproven != Unproven::default() {
             return Err(unproven);
         }
+        crash_point("end: proved");
         let mut memory = self.memory.take().ok_or(unproven)?;
         // SAFETY: every CPU of the instance has proved that it is in the park page, on the park
         // tables; every function of it, afterwards, that it reaches no memory.
         unsafe { memory.take_back() };
+        crash_point("end: taken back");
         Ok(memory.into_scrubbing())
     }
 }

@@ -39,6 +39,8 @@ pub enum LoadError {
     AlreadySet,
     /// A write beyond what was announced.
     PastEnd,
+    /// There is no room to keep where it is for a supervisor that starts again.
+    NotKept,
 }
 
 impl fmt::Display for LoadError {
@@ -52,6 +54,7 @@ impl fmt::Display for LoadError {
             ),
             Self::AlreadySet => f.write_str("the instance has one already"),
             Self::PastEnd => f.write_str("write beyond the announced length"),
+            Self::NotKept => f.write_str("too many instances run"),
         }
     }
 }
@@ -272,7 +275,8 @@ impl Partition {
                 descriptor::SIZE,
             );
         };
-        self.granules_mut().grant();
+        let id = self.id;
+        self.granules_mut().grant(id);
         Ok(root)
     }
 

@@ -6,6 +6,7 @@
 //! only taken back when all CPUs of the instance are. What cannot be confirmed is in quarantine
 //! until it can. (Pisces section 4; RainForest section 5.3, "Destroying a subOS".)
 
+mod adopt;
 mod functions;
 mod grow;
 mod halt;
@@ -28,6 +29,9 @@ use abi::descriptor::{self, CpuEntry, Descriptor, FLAG_FRAME_ADDRESSES};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::window::BadFrames;
 use abi::{Network, Window, live, messages, window};
+use adopt::KeptRecord;
+pub(crate) use adopt::shared_frames;
+pub use adopt::{Adopted, Note, adopt_all, is_up, note_last_id, restarts};
 use arrayvec::ArrayVec;
 use functions::Functions;
 pub use functions::{AssignError, Domain, Function, MAX_FUNCTIONS};
@@ -47,13 +51,14 @@ use topology::cores::{self, State, Thread};
 use watch::Watch;
 
 use crate::arch::{apic, cpu};
+use crate::faults::crash_point;
 use crate::machine_check::BadPage;
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
 use crate::mem::grant::{Granules, NoGranules};
 use crate::mem::heap::try_zeroed_box;
 use crate::mem::{self};
-use crate::{irq, park, role, smp, timer};
+use crate::{irq, keep, park, role, smp, timer};
 
 /// Owner of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,10 +122,15 @@ type Cpus = ArrayVec<Cpu, { descriptor::MAX_CPUS }>;
 static CPUS: Mutex<Cpus> = Mutex::new(ArrayVec::new_const());
 
 /// Takes stock of the machine's CPUs: the supervisor has its own, those of the others that have
-/// parked are free.
+/// parked are free, but for those that a supervisor before has sent to an instance.
 fn take_stock(all: &mut Cpus) {
     let own = role::descriptor().cpus().len();
-    smp::wait_parked(own..smp::machine_cpus());
+    let kept = |slot: usize| match keep::notes().map(|notes| notes.cpu(slot)) {
+        None | Some(keep::Owner::Supervisor) => None,
+        Some(keep::Owner::Instance(id)) => Some(Owner::Instance(id)),
+        Some(keep::Owner::Unknown) => Some(Owner::Quarantine),
+    };
+    smp::wait_parked((own..smp::machine_cpus()).filter(|slot| kept(*slot).is_none()));
     let levels = cpu::levels();
     let place = |slot: usize| {
         let place = levels.place(park::slot(slot).apic_id.load(Ordering::Relaxed));
@@ -129,6 +139,7 @@ fn take_stock(all: &mut Cpus) {
     for slot in 0..smp::machine_cpus() {
         let owner = match slot {
             _ if slot < own => Owner::Supervisor,
+            _ if let Some(owner) = kept(slot) => owner,
             _ if smp::is_parked(slot) => Owner::Free,
             _ => Owner::Lost,
         };
@@ -292,6 +303,8 @@ impl core::error::Error for CreateError {}
 /// Memory of the supervisor's that an instance sees: descriptor, its dynamic part, window with the
 /// page of answers behind it, the pages of its network if it has one, and those of its peers.
 struct SharedPages {
+    /// Says where they are, as long as they are the instance's, and is given up before them.
+    record: Option<KeptRecord>,
     descriptor: Block,
     live: Block,
     window: Block,
@@ -359,6 +372,8 @@ pub struct Partition {
     halting: bool,
     /// The last order to stand still or to go on (`Orders::pause`).
     pause: u32,
+    /// Facts about it for a supervisor that starts again, beside what it has.
+    note: Note,
 }
 
 struct InstanceCpu {
@@ -383,6 +398,14 @@ impl InstanceCpu {
             recovery: Some(Recovery::parked()),
             watch: Watch::new(),
         }
+    }
+
+    /// Makes it free; it is in the park page.
+    fn give_back(&self, all: &mut Cpus) {
+        debug_assert!(self.is_parked(), "nobody knows where it is");
+        keep::set_cpu(self.slot, 0);
+        all[self.slot].owner = Owner::Free;
+        all[self.slot].shares = false;
     }
 
     /// The CPU as the instance is told of it.
@@ -488,6 +511,7 @@ impl Partition {
             NoGranules::NoMemory => CreateError::Window,
         })?;
         let shared = SharedPages {
+            record: None,
             descriptor: Block::zeroed(DESCRIPTOR_ORDER).ok_or(CreateError::Window)?,
             live: Block::zeroed(LIVE_ORDER).ok_or(CreateError::Window)?,
             window: Block::zeroed(WINDOW_ORDER).ok_or(CreateError::Window)?,
@@ -518,6 +542,7 @@ impl Partition {
             further_started: AtomicBool::new(false),
             halting: false,
             pause: 0,
+            note: Note::default(),
         };
         partition.window().init();
         partition.fill_descriptor(spec);
@@ -631,7 +656,15 @@ impl Partition {
         if self.functions.are_confined() {
             self.staged.flags |= FLAG_FRAME_ADDRESSES;
         }
-        let cr3 = self.load().inspect_err(|_| self.places_mut().leave())?;
+        let loaded = match self.keep_record() {
+            true => self.load(),
+            false => Err(LoadError::NotKept),
+        };
+        let cr3 = loaded.inspect_err(|_| {
+            self.places_mut().leave();
+            self.forget_record();
+        })?;
+        crash_point("start: granted");
         self.places_mut().started();
         if !self.functions.is_empty() || self.shared().places.has_peer() {
             self.publish_table(self.cpus.len(), self.memory_bytes(), false);
@@ -639,6 +672,7 @@ impl Partition {
         }
         self.started = true;
         self.publish(0, cr3);
+        crash_point("start: sent");
         Ok(())
     }
 
@@ -655,7 +689,11 @@ impl Partition {
     fn start_further_cpus(&mut self) {
         if self.started && !self.halting && !self.further_started.swap(true, Ordering::AcqRel) {
             let cr3 = self.root();
-            for number in 1..self.staged.cpus().len() {
+            // A supervisor before this one may have sent some.
+            let is_here = |number: &usize| self.cpus[*number].recovery.is_some();
+            let here = (1..self.staged.cpus().len()).filter(is_here);
+            let here: ArrayVec<usize, { descriptor::MAX_CPUS }> = here.collect();
+            for number in here {
                 self.publish(number, cr3);
             }
         }
@@ -664,6 +702,7 @@ impl Partition {
     fn publish(&mut self, number: usize, cr3: u64) {
         let cpu = &mut self.cpus[number];
         cpu.recovery = None;
+        keep::set_cpu(cpu.slot, self.id);
         if cpu.mailbox.publish(Order {
             cr3,
             rip: smp::entry(),
@@ -688,12 +727,12 @@ impl Drop for Partition {
         }
         let mut all = cpus();
         for cpu in &self.cpus {
-            all[cpu.slot].owner = if cpu.is_parked() {
-                Owner::Free
+            if cpu.is_parked() {
+                cpu.give_back(&mut all);
             } else {
-                Owner::Quarantine
-            };
-            all[cpu.slot].shares = false;
+                all[cpu.slot].owner = Owner::Quarantine;
+                all[cpu.slot].shares = false;
+            }
         }
         drop(all);
         // Functions of an instance that was never started have reached nothing.

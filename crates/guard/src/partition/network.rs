@@ -9,7 +9,7 @@ use abi::layout::PAGE_SIZE;
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
 
-const ORDER: u8 = (Network::SIZE / PAGE_SIZE).next_power_of_two().ilog2() as u8;
+pub(super) const ORDER: u8 = (Network::SIZE / PAGE_SIZE).next_power_of_two().ilog2() as u8;
 
 /// Pages of an instance's network. They are free when all who have them have let go: the partition
 /// does when its CPUs have proved that they do not reach them any more.
@@ -20,6 +20,15 @@ impl NetworkPages {
     /// Takes pages of zeroes; `None` without memory.
     pub(super) fn take() -> Option<Self> {
         Some(Self(Arc::new(Block::zeroed(ORDER)?)))
+    }
+
+    /// Pages that an instance has of a supervisor before this one.
+    ///
+    /// # Safety
+    /// They are memory of the supervisor's that nobody else has.
+    pub(super) unsafe fn adopt(first: Frame) -> Self {
+        // SAFETY: by the caller's promise; an allocator that did not give them takes them, too.
+        Self(Arc::new(unsafe { Block::from_raw(first, ORDER) }))
     }
 
     /// The first of them.

@@ -18,7 +18,7 @@ use crate::irq;
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
 
-const ORDER: u8 = (PLACE_BYTES / PAGE_SIZE).ilog2() as u8;
+pub(super) const ORDER: u8 = (PLACE_BYTES / PAGE_SIZE).ilog2() as u8;
 
 /// Two pages that two peers share, of which each writes one.
 #[derive(Clone)]

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use lfmutex::Mutex;
 
 use super::functions::Functions;
-use super::{InstanceCpu, Owner, SharedPages, Unproven, cpus, smp};
+use super::{InstanceCpu, SharedPages, Unproven, cpus, smp};
 use crate::mem::Scrubbing;
 use crate::mem::grant::Granules;
 use crate::timer;
@@ -188,7 +188,7 @@ pub fn release() -> Option<Released> {
         rest.cpus.retain_mut(|cpu| {
             let back = cpu.look(now);
             if back {
-                all[cpu.slot].owner = Owner::Free;
+                cpu.give_back(&mut all);
                 log::warn!(
                     "the CPU with APIC id {} of instance {} came back from quarantine",
                     cpu.apic_id,

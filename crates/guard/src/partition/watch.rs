@@ -78,6 +78,14 @@ impl Watch {
         }
     }
 
+    /// For a CPU that may have answered a question of another one who watched it.
+    pub(super) const fn after(answered: u32) -> Self {
+        Self {
+            question: answered,
+            ..Self::new()
+        }
+    }
+
     /// Looks at the CPU. Returns the question to put to it, if one is due.
     pub(super) fn look(&mut self, now: u64, seen: Seen) -> Option<u32> {
         if now < self.next_look {

@@ -6,6 +6,7 @@
 
 use core::sync::atomic::Ordering;
 
+use abi::Window;
 use abi::dev::{self, ExecState};
 use abi::errno::Errno;
 use abi::exec::{EXECS, ExecSlot, REQUEST_BYTES, STREAMS, Verdict};
@@ -65,6 +66,24 @@ pub(super) struct Programs {
     slots: [Slot; EXECS],
     /// Number of the last program.
     last: u32,
+}
+
+impl Programs {
+    /// The programs of an instance that has outlived its supervisor: who had asked for them is
+    /// gone, and so they are told, as if each had closed its descriptor.
+    pub(super) fn adopted(window: &Window) -> Self {
+        let mut programs = Self::default();
+        for (slot, shared) in programs.slots.iter_mut().zip(&window.execs) {
+            slot.number = shared.asked.load(Ordering::Acquire);
+            slot.detached = shared.detached.load(Ordering::Relaxed) != 0;
+            slot.follow(shared);
+            if slot.number != 0 && !slot.detached && !slot.is_over() {
+                shared.hung_up.store(slot.number, Ordering::Release);
+            }
+            programs.last = programs.last.max(slot.number);
+        }
+        programs
+    }
 }
 
 /// A request for a program.

@@ -9,7 +9,8 @@ use alloc::sync::Arc;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use abi::dev::{self, Stats};
+use abi::Window;
+use abi::dev::{self, Stats, Status};
 use abi::usage::CpuTimes;
 use guard::partition::Partition;
 use guard::{cpu, mem, timer, usage};
@@ -51,6 +52,22 @@ pub(super) struct Account {
     answered: u32,
     threads: u32,
     used: u64,
+}
+
+impl Account {
+    /// The account of an instance that has outlived its supervisor: it has had its CPUs since its
+    /// start, as far as anybody knows.
+    pub(super) fn adopted(window: &Window, status: &Status) -> Self {
+        let passed = timer::wall_ns().saturating_sub(status.started_ns);
+        let asked = window.orders.report.load(Ordering::Relaxed);
+        Self {
+            given_ns: passed.saturating_mul(u64::from(status.cpus)),
+            at_ns: timer::now_ns(),
+            asked,
+            answered: asked,
+            ..Self::default()
+        }
+    }
 }
 
 impl InstanceState {

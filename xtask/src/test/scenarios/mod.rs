@@ -31,6 +31,7 @@ mod scheduler;
 mod shell;
 mod soak;
 mod stress;
+mod supervisor;
 mod terminal;
 mod topology;
 mod wire;
@@ -267,6 +268,16 @@ pub fn tests() -> Vec<Test> {
             name: "long/ends",
             place: SkerryMachine,
             run: partitions::long_ends,
+        },
+        Test {
+            name: "machine/restart",
+            place: SkerryMachine,
+            run: supervisor::restart,
+        },
+        Test {
+            name: "long/restarts",
+            place: SkerryMachine,
+            run: supervisor::hundred,
         },
         Test {
             name: "long/kexec",

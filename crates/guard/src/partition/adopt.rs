@@ -1,0 +1,530 @@
+//! Instances that outlive their supervisor: what is kept of each while it runs, and how the next
+//! supervisor's kernel takes it over (`docs/supervisor-restart.md`).
+//!
+//! What an instance has is told twice, by pages that it cannot write: its descriptor with the
+//! dynamic part, and the words for owners of CPUs and of granules in the notes. Where they agree
+//! the instance goes on. Where they do not, or something is under way of which only the old kernel
+//! knew what it was, the words for owners count: all that may be in the instance's hands is taken
+//! out of them, by the end of the instance.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use abi::descriptor::{self, CpuEntry, Descriptor, FLAG_NETWORK, FLAG_PEERS, LABEL_BYTES};
+use abi::keep::{
+    KEPT_CHANGING, KEPT_SHARES, KEPT_SINGLE_THREAD, KEPT_STOP_WHEN_HUNG, KEPT_UNWATCHED, Keep,
+    NO_FRAME, Owner, Record,
+};
+use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE};
+use abi::live::{self, Answer, Entry, Verdict};
+use abi::messages::MAX_PLACES;
+use arrayvec::ArrayVec;
+use ring::epoch::{Copied, Table};
+use ring::mailbox::Publisher;
+
+use super::functions::Functions;
+use super::network::{self, NetworkPages};
+use super::peers::{self, Places};
+use super::recovery::Recovery;
+use super::watch::Watch;
+use super::{
+    DESCRIPTOR_ORDER, InstanceCpu, LIVE_ORDER, Owner as CpuOwner, Partition, SharedPages, Sharing,
+    WINDOW_ORDER, cpus, quarantine,
+};
+use crate::mem::alloc::{Block, donate};
+use crate::mem::frame::Frame;
+use crate::mem::grant::Granules;
+use crate::mem::heap::try_zeroed_box;
+use crate::mem::phys::{self, PhysAddr};
+use crate::{BootToken, faults, keep, park};
+
+/// Facts about an instance for a supervisor that starts again, beside what the instance has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Its name, padded with zeroes.
+    pub label: [u8; LABEL_BYTES],
+    /// Nobody looks whether it hangs.
+    pub unwatched: bool,
+    /// Flag: the instance is halted if it hangs.
+    pub stop_when_hung: bool,
+    /// Unix time at which it was created, in nanoseconds.
+    pub created_ns: u64,
+    /// Unix time at which it was started, in nanoseconds.
+    pub started_ns: u64,
+}
+
+impl Default for Note {
+    fn default() -> Self {
+        Self {
+            label: [0; LABEL_BYTES],
+            unwatched: false,
+            stop_when_hung: false,
+            created_ns: 0,
+            started_ns: 0,
+        }
+    }
+}
+
+/// Place of an instance's record in the notes. Dropped, there is no record any more.
+pub(super) struct KeptRecord(usize);
+
+impl Drop for KeptRecord {
+    fn drop(&mut self) {
+        if let Some(notes) = keep::notes() {
+            notes.write(self.0, None);
+        }
+    }
+}
+
+/// Runs of frames that an instance may write to or read, of the supervisor's own memory.
+pub(crate) fn shared_frames(record: &Record) -> impl Iterator<Item = Range<u64>> + use<> {
+    let blocks = [
+        (record.descriptor, DESCRIPTOR_ORDER),
+        (record.live, LIVE_ORDER),
+        (record.window, WINDOW_ORDER),
+        (record.network.unwrap_or(NO_FRAME), network::ORDER),
+    ];
+    let places = record.places.map(|first| (first, peers::ORDER));
+    let all = blocks.into_iter().chain(places);
+    all.filter(|(first, _)| *first != NO_FRAME)
+        .map(|(first, order)| first..first.saturating_add(1 << order))
+}
+
+impl Partition {
+    /// Notes what a supervisor that starts again is to know.
+    pub fn note(&mut self, note: Note) {
+        self.note = note;
+        self.write_record(false);
+    }
+
+    /// Notes another name.
+    pub fn note_label(&mut self, label: [u8; LABEL_BYTES]) {
+        self.note.label = label;
+        let changing = self.pending.is_some_and(|pending| !pending.is_of_peers);
+        self.write_record(changing);
+    }
+
+    fn record_flags(&self) -> u32 {
+        let sharing = match self.sharing {
+            Sharing::WholeCores => 0,
+            Sharing::Shared => KEPT_SHARES,
+            Sharing::SingleThread => KEPT_SINGLE_THREAD,
+        };
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        sharing
+            | flag(self.note.unwatched, KEPT_UNWATCHED)
+            | flag(self.note.stop_when_hung, KEPT_STOP_WHEN_HUNG)
+    }
+
+    fn write_record(&self, changing: bool) {
+        let shared = self.shared();
+        let (Some(KeptRecord(place)), Some(notes)) = (&shared.record, keep::notes()) else {
+            return;
+        };
+        let mut places = [NO_FRAME; MAX_PLACES];
+        for (to, [first, second]) in places.iter_mut().zip(shared.places.mapped()) {
+            *to = first.0.min(second.0);
+        }
+        let record = Record {
+            id: self.id,
+            flags: self.record_flags() | if changing { KEPT_CHANGING } else { 0 },
+            label: self.note.label,
+            descriptor: shared.descriptor.first().0,
+            live: shared.live.first().0,
+            window: shared.window.first().0,
+            network: shared.network.as_ref().map(|pages| pages.first().0),
+            places,
+            created_ns: self.note.created_ns,
+            started_ns: self.note.started_ns,
+        };
+        notes.write(*place, Some(&record));
+    }
+
+    /// Has the notes say where the instance's pages are, before anybody of it runs. False if there
+    /// is no room.
+    pub(super) fn keep_record(&mut self) -> bool {
+        let Some(notes) = keep::notes() else {
+            return true;
+        };
+        {
+            // One looks for a place at a time.
+            let _all = cpus();
+            let Some(place) = notes.free_place() else {
+                return false;
+            };
+            if let Some(shared) = &mut self.shared {
+                shared.record = Some(KeptRecord(place));
+            }
+            self.write_record(false);
+        }
+        true
+    }
+
+    /// Ends that, of an instance that was not started after all.
+    pub(super) fn forget_record(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.record = None;
+        }
+    }
+
+    /// Has the notes say whether a change of what the instance has is under way.
+    pub(super) fn keep_changing(&self, changing: bool) {
+        self.write_record(changing);
+    }
+}
+
+/// An instance that ran under the supervisor before this one.
+pub struct Adopted {
+    /// Its CPUs and memory.
+    pub partition: Partition,
+    /// The note about it.
+    pub note: Note,
+    /// Why it cannot go on, and is to be ended, if so.
+    pub misfit: Option<&'static str>,
+}
+
+/// Takes over the instances of the supervisor before this one, which `each` gets, and returns the
+/// highest number that an instance was made with. What has an owner that nobody knows stays out of
+/// use until the machine is reset. Once, before anybody makes an instance; not in parallel.
+///
+/// # Panics
+/// Without memory for that. Then it is tried anew, or the machine is reset (`keep`).
+pub fn adopt_all(_: &BootToken, mut each: impl FnMut(Adopted)) -> u32 {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let Some(notes) = keep::notes().filter(|_| !DONE.swap(true, Ordering::Relaxed)) else {
+        return 0;
+    };
+    assert!(
+        !faults::fails_to_adopt(),
+        "on purpose, before instances are adopted"
+    );
+    assert!(quarantine::reserve(), "no memory to adopt instances");
+    let mut last = notes.last_id().unwrap_or(0);
+    for (place, record) in notes.records() {
+        last = last.max(record.id);
+        match adopt(&notes, place, &record) {
+            Some(adopted) => each(adopted),
+            None => notes.write(place, None),
+        }
+    }
+    quarantine_rest(&notes);
+    // A number of an instance of which nothing is known is nobody else's either.
+    let owners = (0..notes.granules()).map(|granule| notes.granule(granule));
+    owners
+        .filter_map(|owner| match owner {
+            Owner::Instance(id) => Some(id),
+            Owner::Supervisor | Owner::Unknown => None,
+        })
+        .fold(last, u32::max)
+}
+
+/// Notes that instances with that number and below were made.
+pub fn note_last_id(id: u32) {
+    if let Some(notes) = keep::notes() {
+        notes.note_id(id);
+    }
+}
+
+/// The supervisor looks after its instances: should it panic now, that is the first time.
+pub fn is_up(_: &BootToken) {
+    keep::end_attempt();
+}
+
+/// Number of times that the supervisor has started again in place.
+#[must_use]
+pub fn restarts() -> u64 {
+    keep::restarts()
+}
+
+/// Keeps what has an owner that is no instance from everybody.
+fn quarantine_rest(notes: &Keep<'static>) {
+    let mut firsts = Vec::new();
+    let held = (0..notes.granules()).filter(|granule| {
+        let owner = notes.granule(*granule);
+        let is_known = matches!(owner, Owner::Instance(id) if is_recorded(notes, id));
+        owner != Owner::Supervisor && !is_known
+    });
+    for granule in held {
+        let first = Frame(granule * GRANULE_FRAMES);
+        if phys::map().phys(first).is_some() {
+            firsts
+                .try_reserve(1)
+                .expect("no memory to quarantine memory");
+            firsts.push(first);
+        }
+    }
+    if !firsts.is_empty() {
+        log::error!("memory has an owner that nobody knows");
+        // SAFETY: not given to the allocator, because the notes name another owner; in no other
+        // list, because that is no instance of a record.
+        drop(unsafe { Granules::adopt(&firsts) });
+    }
+    for cpu in cpus().iter_mut() {
+        if let CpuOwner::Instance(id) = cpu.owner
+            && !is_recorded(notes, id)
+        {
+            log::error!(
+                "the CPU with APIC id {} has an owner that nobody knows",
+                cpu.apic_id
+            );
+            cpu.owner = CpuOwner::Quarantine;
+        }
+    }
+}
+
+fn is_recorded(notes: &Keep<'_>, id: u32) -> bool {
+    notes.records().any(|(_, record)| record.id == id)
+}
+
+/// Takes one instance over; `None` if none of its CPUs was ever sent to it, or all are back, so
+/// that there is nothing left of it.
+fn adopt(notes: &Keep<'static>, place: usize, record: &Record) -> Option<Adopted> {
+    let id = record.id;
+    let granules = 0..notes.granules();
+    let owned = granules.filter(|granule| notes.granule(*granule) == Owner::Instance(id));
+    let is_sent = |slot: usize| notes.cpu(slot) == Owner::Instance(id);
+    let blocks_fit = shared_frames(record).all(|frames| {
+        let end = Frame(frames.end - 1);
+        phys::map().phys(Frame(frames.start)).is_some() && phys::map().phys(end).is_some()
+    });
+    assert!(blocks_fit, "a record names memory that there is not");
+    if !(0..cpus().len()).any(is_sent) {
+        for granule in owned {
+            // Nobody has been sent there, or all who were have proved that they came back.
+            notes.set_granule(granule, 0);
+            let frames = granule * GRANULE_FRAMES..(granule + 1) * GRANULE_FRAMES;
+            // SAFETY: the allocator has not got it, and nobody uses it.
+            unsafe { donate(frames) };
+        }
+        // SAFETY: likewise; each block once, and the record goes before anything else is noted.
+        drop(unsafe { blocks(record, None) });
+        return None;
+    }
+
+    let mut firsts = Vec::new();
+    for granule in owned {
+        firsts
+            .try_reserve(1)
+            .expect("no memory to adopt an instance");
+        firsts.push(Frame(granule * GRANULE_FRAMES));
+    }
+    // SAFETY: the record's blocks were not given to the allocator, and this is the only time that
+    // they are adopted.
+    let shared = unsafe { blocks(record, Some(KeptRecord(place))) };
+    let mut staged = try_zeroed_box::<Descriptor>().expect("no memory to adopt an instance");
+    // SAFETY: a block of that size, which nobody but a supervisor writes to; any bytes are a
+    // descriptor.
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            shared.descriptor.ptr(),
+            core::ptr::from_mut::<Descriptor>(&mut staged).cast(),
+            descriptor::SIZE,
+        );
+    }
+    let mut partition = Partition {
+        id,
+        sharing: match record.flags & (KEPT_SHARES | KEPT_SINGLE_THREAD) {
+            KEPT_SHARES => Sharing::Shared,
+            KEPT_SINGLE_THREAD => Sharing::SingleThread,
+            _ => Sharing::WholeCores,
+        },
+        cpus: Vec::new(),
+        memory: None,
+        functions: Functions::default(),
+        shared: Some(shared),
+        next_frame: 0,
+        staged,
+        started: true,
+        pending: None,
+        further_started: AtomicBool::new(true),
+        halting: false,
+        pause: 0,
+        note: Note {
+            label: record.label,
+            unwatched: record.flags & KEPT_UNWATCHED != 0,
+            stop_when_hung: record.flags & KEPT_STOP_WHEN_HUNG != 0,
+            created_ns: record.created_ns,
+            started_ns: record.started_ns,
+        },
+    };
+    let listed = partition.listed(record, &firsts, is_sent);
+    let misfit = listed.as_ref().err().copied();
+    let (entries, firsts) = match listed {
+        Ok(Listed { cpus, granules }) => (cpus, granules),
+        // All that it may have, in whatever order: it is ended.
+        Err(_) => {
+            let slots = (0..cpus().len()).filter(|slot| is_sent(*slot));
+            let entry = |slot: usize| CpuEntry {
+                apic_id: park::slot(slot).apic_id.load(Ordering::Relaxed),
+                slot: slot as u32,
+            };
+            (slots.map(entry).collect(), firsts)
+        }
+    };
+    // Those that were not sent yet are, when the instance asks for them.
+    let is_complete = entries.iter().all(|entry| is_sent(entry.slot as usize));
+    partition.further_started = AtomicBool::new(is_complete);
+    partition.adopt_cpus(&entries, is_sent);
+    // SAFETY: the notes say that the instance has them, so they were not given to the allocator;
+    // this is the only list that they are in.
+    let memory = unsafe { Granules::adopt(&firsts) };
+    partition.memory = Some(memory.expect("no memory to adopt an instance"));
+    partition.pause = partition.window().orders.pause.load(Ordering::Acquire);
+    Some(Adopted {
+        note: partition.note,
+        partition,
+        misfit,
+    })
+}
+
+/// The blocks of a record.
+///
+/// # Safety
+/// They are the supervisor's memory and in nobody's hands but the instance's.
+unsafe fn blocks(record: &Record, kept: Option<KeptRecord>) -> SharedPages {
+    // SAFETY: by the caller's promise.
+    let block = |first, order| unsafe { Block::from_raw(Frame(first), order) };
+    SharedPages {
+        record: kept,
+        descriptor: block(record.descriptor, DESCRIPTOR_ORDER),
+        live: block(record.live, LIVE_ORDER),
+        window: block(record.window, WINDOW_ORDER),
+        // SAFETY: likewise.
+        network: record
+            .network
+            .map(|first| unsafe { NetworkPages::adopt(Frame(first)) }),
+        // Two instances may have the same: they stay out of use.
+        places: Places::default(),
+    }
+}
+
+type Entries = ArrayVec<CpuEntry, { descriptor::MAX_CPUS }>;
+
+/// CPUs and granules that an instance has, in its order.
+struct Listed {
+    cpus: Entries,
+    granules: Vec<Frame>,
+}
+
+impl Partition {
+    /// The instance's possessions as its descriptor tells them, if that agrees with the notes: the
+    /// granules `owned`, ascending, and the CPUs that were sent to it.
+    fn listed(
+        &self,
+        record: &Record,
+        owned: &[Frame],
+        is_sent: impl Fn(usize) -> bool,
+    ) -> Result<Listed, &'static str> {
+        let d = &*self.staged;
+        if d.validate().is_err() || d.instance_id != self.id || d.is_supervisor() {
+            return Err("its descriptor does not hold");
+        }
+        if record.flags & KEPT_CHANGING != 0 {
+            return Err("what it has was being changed");
+        }
+        if d.has(FLAG_NETWORK) || d.has(FLAG_PEERS) {
+            return Err("a network or peers are not adopted");
+        }
+        if self.window().halt_ordered() {
+            return Err("it was being halted");
+        }
+        let entries = self.last_epoch()?;
+        let mut cpus = Entries::new();
+        let of_kind = |kind| entries.iter().filter(move |entry| live::is_of(entry, kind));
+        if entries.is_empty() {
+            cpus.extend(d.cpus().iter().copied());
+        } else {
+            for entry in of_kind(live::KIND_CPU) {
+                cpus.try_push(live::place(entry))
+                    .map_err(|_| "it has too many CPUs")?;
+            }
+        }
+        let known = |entry: &CpuEntry| {
+            let slot = entry.slot as usize;
+            slot < descriptor::MAX_CPUS
+                && park::slot(slot).apic_id.load(Ordering::Relaxed) == entry.apic_id
+        };
+        let sent = (0..descriptor::MAX_CPUS)
+            .filter(|slot| is_sent(*slot))
+            .count();
+        let listed = cpus
+            .iter()
+            .filter(|entry| is_sent(entry.slot as usize))
+            .count();
+        if !cpus.iter().all(known) || sent != listed {
+            return Err("the notes about its CPUs do not agree");
+        }
+        let mut granules = Vec::new();
+        granules
+            .try_reserve_exact(owned.len())
+            .map_err(|_| "there is no memory to adopt it")?;
+        let added = of_kind(live::KIND_MEMORY).map(live::range);
+        for range in d.ranges().iter().copied().chain(added) {
+            for granule in 0..range.count / GRANULE_FRAMES {
+                let at = range.phys.checked_add(granule * GRANULE_SIZE as u64);
+                let first = at.and_then(|at| phys::map().frame(PhysAddr(at)));
+                let first = first.filter(|first| first.0.is_multiple_of(GRANULE_FRAMES));
+                let first = first.filter(|_| granules.len() < owned.len());
+                granules.push(first.ok_or("the notes about its memory do not agree")?);
+            }
+        }
+        let mut sorted = Vec::new();
+        sorted
+            .try_reserve_exact(owned.len())
+            .map_err(|_| "there is no memory to adopt it")?;
+        sorted.extend_from_slice(&granules);
+        sorted.sort_unstable();
+        if sorted != owned {
+            return Err("the notes about its memory do not agree");
+        }
+        Ok(Listed { cpus, granules })
+    }
+
+    /// The entries of the last epoch, which the instance has taken; none if there was none.
+    fn last_epoch(&self) -> Result<Vec<Entry>, &'static str> {
+        const TORN: &str = "what it has was being changed";
+        let live = self.live();
+        let table = Table::new(&live.counter, &live.count, &live.entries);
+        let mut entries = Vec::new();
+        entries
+            .try_reserve_exact(live::MAX_ENTRIES)
+            .map_err(|_| "there is no memory to adopt it")?;
+        entries.resize(live::MAX_ENTRIES, [0; 4]);
+        let Copied::Whole { epoch, count } = table.read(&mut entries) else {
+            return Err(TORN);
+        };
+        if count as usize > entries.len() {
+            return Err("its dynamic part does not hold");
+        }
+        entries.truncate(count as usize);
+        let answer = Answer::from_word(self.answers().last.load(Ordering::Acquire));
+        let is_taken = answer
+            .is_some_and(|answer| answer.epoch == epoch as u32 && answer.verdict == Verdict::Taken);
+        if epoch > 0 && !is_taken {
+            return Err(TORN);
+        }
+        Ok(entries)
+    }
+
+    fn adopt_cpus(&mut self, entries: &[CpuEntry], is_sent: impl Fn(usize) -> bool) {
+        let room = self.cpus.try_reserve_exact(entries.len());
+        room.expect("no memory to adopt an instance");
+        let mut all = cpus();
+        for (number, entry) in entries.iter().enumerate() {
+            let slot = entry.slot as usize;
+            all[slot].owner = CpuOwner::Instance(self.id);
+            all[slot].shares = self.sharing == Sharing::Shared;
+            let answered = self.window().heartbeats[number]
+                .answered
+                .load(Ordering::Relaxed);
+            self.cpus.push(InstanceCpu {
+                slot,
+                apic_id: entry.apic_id,
+                mailbox: Publisher::new(park::slot(slot)),
+                recovery: (!is_sent(slot)).then(Recovery::parked),
+                watch: Watch::after(answered),
+            });
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Instances that have outlived the supervisor before this one (`docs/supervisor-restart.md`).
+//!
+//! The guard finds CPUs and memory; here each gets its record, its name and its logs again. What
+//! only the old kernel knew is gone: what was in the logs, who waited or read, restarts and their
+//! reasons.
+
+use abi::dev::{self, Status};
+use guard::BootToken;
+use guard::partition::{self, Adopted};
+
+use crate::TABLE;
+use crate::instance::Instance;
+use crate::label::Label;
+
+/// Takes all of them over. Once, before there is a device to make instances with.
+pub(crate) fn adopt(boot: &BootToken) {
+    let last = partition::adopt_all(boot, adopt_one);
+    let mut table = TABLE.lock();
+    table.next_id = table.next_id.max(last.saturating_add(1));
+}
+
+fn adopt_one(adopted: Adopted) {
+    let Adopted {
+        partition,
+        note,
+        misfit,
+    } = adopted;
+    let id = partition.id();
+    let mut status: Status = dev::zeroed();
+    status.id = id;
+    status.state = dev::STATE_RUNNING;
+    status.cpus = partition.cpu_count();
+    status.mem = partition.memory_bytes();
+    (status.created_ns, status.started_ns) = (note.created_ns, note.started_ns);
+    let label = label_of(&note.label, id);
+    let instance = Instance::adopted(label, partition, status, &note, misfit);
+    let Ok(instance) = instance else {
+        // Dropped, it is ended, and what does not come back at once is in quarantine.
+        log::error!("no memory to look after instance {id} ({label}): it ends");
+        return;
+    };
+    match misfit {
+        None => log::info!("instance {id} ({label}) goes on under this supervisor"),
+        Some(why) => log::warn!("instance {id} ({label}) cannot go on: {why}"),
+    }
+    instance.tell(dev::EVENT_ADOPT, partition::restarts());
+    let mut table = TABLE.lock();
+    table.active.insert(id, instance.clone());
+    table.instances.insert(id, instance);
+}
+
+/// The name that was noted; if that is none, or another instance has it, which an exchange of two
+/// names that was cut short can bring about, one made of the number.
+fn label_of(noted: &[u8; dev::LABEL_BYTES], id: u32) -> Label {
+    let noted = Label::new(noted).filter(|label| !TABLE.lock().has_label(*label));
+    noted.unwrap_or_else(|| Label::numbered(id))
+}

@@ -1,0 +1,284 @@
+//! The supervisor's own end: its kernel panics and starts again in place, and its instances go on
+//! (`docs/supervisor-restart.md`).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::json::{self, Resources};
+use crate::build;
+use crate::cleanup::Directory;
+use crate::test::{Check, Setting};
+
+/// First process of all machines here.
+const INIT: &str = include_str!("../../../../tests/cases/supervisor-restart.sh");
+/// First process of a machine whose supervisor panics a hundred times.
+const HUNDRED: &str = include_str!("../../../../tests/cases/supervisor-hundred.sh");
+/// First process of a supervisor that panics at once, as the first line's `HOW` says.
+const CRASH: &str = r#"#!/bin/busybox sh
+/bin/busybox mkdir -p /proc /tmp
+/bin/busybox mount -t proc proc /proc
+skerry run -d --name kept --cpus 1 --mem 64M -- /bin/busybox sleep 1000
+HOW
+"#;
+
+/// Line of the log by which a supervisor says that it starts again.
+const AGAIN: &str = "the supervisor starts again in place";
+
+/// Runs `init` as the first process, with words on the kernel's command line; returns the log.
+fn run(setting: &Setting, (name, minutes): (&str, u64), words: &str, init: &str) -> Result<String> {
+    let mut machine = setting.machine(name);
+    machine.hardware.cpus = 6;
+    machine.append = words.into();
+    machine.timeout = Some(Duration::from_secs(60 * minutes));
+    let directory = Directory::create()?;
+    let path = directory.join("init");
+    fs::write(&path, init)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    let (tools, programs) = (build::tools()?, build::test_programs()?);
+    machine.run_without_agent(&path, |archive| {
+        archive.host(std::path::Path::new("/bin/busybox"), "/bin/busybox")?;
+        archive.host(&programs.program("machine-tests"), "/bin/machine-tests")?;
+        archive.host(&tools.program("skerry"), "/bin/skerry")
+    })
+}
+
+/// A log in which each start of the supervisor has said what it saw.
+struct Said(String);
+
+impl Said {
+    /// The value of a key that the start of that number has said.
+    fn get(&self, step: u32, key: &str) -> Result<&str> {
+        let head = format!("{step} {key}: ");
+        let mut lines = self.0.lines();
+        let value = lines.find_map(|line| line.trim().strip_prefix(&head));
+        let value = value.with_context(|| format!("start {step} says nothing of {key:?}"))?;
+        Ok(value.trim())
+    }
+
+    fn is(&self, step: u32, key: &str, wanted: &str) -> Result<()> {
+        let found = self.get(step, key)?;
+        ensure!(
+            found == wanted,
+            "{key} of start {step}: {found:?}, not {wanted:?}"
+        );
+        Ok(())
+    }
+
+    fn resources(&self, step: u32, key: &str) -> Result<Resources> {
+        json::resources(self.get(step, key)?)
+    }
+
+    /// Instances have as many CPUs and as much memory at two moments, and nothing is lost.
+    fn same(&self, one: (u32, &str), other: (u32, &str)) -> Result<()> {
+        let (one, other) = (
+            self.resources(one.0, one.1)?,
+            self.resources(other.0, other.1)?,
+        );
+        let same = Resources {
+            memory_free: other.memory_free,
+            ..one
+        };
+        ensure!(same == other, "{one:?}, then {other:?}");
+        ensure!(one.cpus_lost == 0 && one.memory_leaked == 0, "{one:?}");
+        Ok(())
+    }
+
+    /// Nothing is an instance's, and nothing lost, as at the beginning.
+    fn all_free(&self, steps: &[u32]) -> Result<String> {
+        steps
+            .iter()
+            .try_for_each(|step| self.same((0, "before"), (*step, "free")))
+            .map(|()| String::new())
+    }
+}
+
+/// A hundred panics under instances that compute, write without end, and come and go.
+pub fn hundred(setting: &Setting) -> Result<Vec<Check>> {
+    let words = "supervisor_panic=restart supervisor_cpus=2";
+    let said = Said(run(setting, ("hundred", 60), words, HUNDRED)?);
+    let held = said.0.lines().filter(|line| line.trim().ends_with(" held"));
+    let held = held.count();
+    let complaints = ["hole", "wrong", "other instances", "no third"];
+    let complaint = complaints.iter().find_map(|word| {
+        let mut lines = said.0.lines().filter(|line| !line.starts_with('['));
+        lines.find(|line| line.contains(word))
+    });
+    Ok(vec![Check::new(
+        "instances go on through a hundred panics of their supervisor, and all is free at the end",
+        (|| {
+            ensure!(held == 101, "{held} starts of 101 saw that all was well");
+            ensure!(complaint.is_none(), "{complaint:?}");
+            said.same((0, "before"), (100, "free"))?;
+            Ok(String::new())
+        })(),
+    )])
+}
+
+/// Thirteen panics, each at another moment, and what a machine does that cannot go on.
+pub fn restart(setting: &Setting) -> Result<Vec<Check>> {
+    let log = run(
+        setting,
+        ("steps", 10),
+        "supervisor_panic=restart supervisor_cpus=2",
+        INIT,
+    )?;
+    let said = Said(log);
+    let ok = |result: Result<()>| result.map(|()| String::new());
+    let all = |results: &[&dyn Fn() -> Result<()>]| -> Result<String> {
+        results.iter().try_for_each(|result| result())?;
+        Ok(String::new())
+    };
+    let restarts = said.0.matches(AGAIN).count();
+    Ok(vec![
+        Check::new("the supervisor starts again after each panic", {
+            let what = format!("{restarts} times");
+            if restarts == 13 {
+                Ok(what)
+            } else {
+                Err(anyhow::anyhow!(what))
+            }
+        }),
+        Check::new(
+            "instances keep names, CPUs and memory, and one of them counts on without a hole",
+            all(&[
+                &|| said.is(1, "names", said.get(0, "names")?),
+                &|| said.same((0, "resources"), (1, "resources")),
+                &|| said.is(1, "one", "whole"),
+                &|| said.is(1, "two", "whole"),
+                &|| {
+                    let (last, first): (u64, u64) = (
+                        said.get(0, "last")?.parse()?,
+                        said.get(1, "first")?.parse()?,
+                    );
+                    ensure!(
+                        first + 200 > last,
+                        "after {last} the log begins with {first}"
+                    );
+                    Ok(())
+                },
+            ]),
+        ),
+        Check::new(
+            "exec, stop and rename work on them; new instances have memory of their own, scrubbed",
+            all(&[
+                &|| said.is(1, "exec", "inside"),
+                &|| said.is(1, "new", "no trace"),
+                &|| said.is(1, "states", r#""state":"running" "state":"running""#),
+                &|| {
+                    // By itself or by force.
+                    let states = said.get(1, "stopped")?;
+                    let running = states.matches("running").count();
+                    ensure!(
+                        running == 1 && states.starts_with(r#""state":"r"#),
+                        "{states}"
+                    );
+                    Ok(())
+                },
+            ]),
+        ),
+        Check::new(
+            "a record of which one copy is damaged is adopted, by its new name and old number",
+            all(&[
+                &|| said.is(2, "names", "first"),
+                &|| said.is(2, "numbers", r#""id":1"#),
+                // What the kernel before this one has numbered is nobody else's.
+                &|| said.is(2, "number", r#""id":4"#),
+            ]),
+        ),
+        Check::new(
+            "a panic in the middle of a start: who was not sent away is forgotten, who was comes up",
+            all(&[
+                &|| said.is(3, "names", "late"),
+                &|| said.is(4, "names", "late begun"),
+                &|| said.is(4, "cpus", "2"),
+            ]),
+        ),
+        Check::new(
+            "a panic in the middle of a change: the instance ends, and everything comes back",
+            all(&[&|| said.is(5, "ended", "1")]).and_then(|_| said.all_free(&[5, 6])),
+        ),
+        Check::new(
+            "what was added before is adopted, and can be taken away again",
+            all(&[
+                &|| said.is(7, "names", "changed"),
+                &|| {
+                    let resources = said.resources(7, "resources")?;
+                    ensure!(resources.memory_in_use == 128 << 20, "{resources:?}");
+                    Ok(())
+                },
+                &|| {
+                    let resources = said.resources(7, "smaller")?;
+                    ensure!(resources.memory_in_use == 64 << 20, "{resources:?}");
+                    Ok(())
+                },
+            ]),
+        ),
+        Check::new(
+            "a panic at each step of an end: everything comes back",
+            said.all_free(&[8, 9, 10]),
+        ),
+        Check::new(
+            "one that is paused stays so, and goes on when it is told; one that was not started is forgotten",
+            all(&[&|| said.is(11, "names", "paused"), &|| {
+                said.is(11, "one", "whole")
+            }]),
+        ),
+        Check::new(
+            "a program beside the first one is told that its tool is gone",
+            ok(said.is(12, "told", "yes")),
+        ),
+        Check::new(
+            "instances with a network or peers are ended, and say why",
+            ok(said.is(13, "misfits", "2")),
+        ),
+        Check::new("at the end everything is free", said.all_free(&[2, 13])),
+        Check::new(
+            "a supervisor that does not come up again resets the machine, after three attempts",
+            crashed(
+                setting,
+                "attempts",
+                "supervisor_panic=restart fault=adopt",
+                "echo c >/proc/sysrq-trigger",
+            )
+            .and_then(|log| {
+                let attempts = log.matches(AGAIN).count();
+                ensure!(attempts == 3, "{attempts} attempts");
+                Ok(String::new())
+            }),
+        ),
+        Check::new(
+            "a record of which both copies are damaged resets the machine",
+            crashed(
+                setting,
+                "lost",
+                "supervisor_panic=restart",
+                "echo lost record >/proc/skerry/crash-at",
+            )
+            .and_then(|log| {
+                ensure!(
+                    log.contains("does not prove itself"),
+                    "it says nothing of that"
+                );
+                Ok(String::new())
+            }),
+        ),
+        Check::new(
+            "a supervisor that was not asked to resets the machine",
+            crashed(setting, "default", "", "echo c >/proc/sysrq-trigger").and_then(|log| {
+                ensure!(!log.contains(AGAIN), "it starts again");
+                Ok(String::new())
+            }),
+        ),
+    ])
+}
+
+/// Log of a machine whose supervisor panics beside an instance, and which is reset then: QEMU ends
+/// it there.
+fn crashed(setting: &Setting, name: &str, words: &str, how: &str) -> Result<String> {
+    let log = run(setting, (name, 5), words, &CRASH.replace("HOW", how))?;
+    ensure!(log.contains("panic: "), "no panic:\n{log}");
+    Ok(log)
+}
