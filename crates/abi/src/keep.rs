@@ -17,7 +17,7 @@ use crate::messages::MAX_PLACES;
 /// Records that there is room for: each instance has a CPU at least.
 pub const RECORDS: usize = MAX_CPUS;
 /// Words of one copy of a record: the check, the sequence number, and the content.
-const COPY: usize = 48;
+const COPY: usize = 56;
 const LABEL: usize = LABEL_BYTES / 8;
 /// Words of a record's content.
 const CONTENT: usize = 7 + LABEL + MAX_PLACES;

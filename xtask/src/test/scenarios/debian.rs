@@ -89,7 +89,7 @@ pub fn resized(setting: &Setting) -> Result<Vec<Check>> {
     let instance = Instance {
         cpus: 4,
         beside: Some(&resizing),
-        ..instance(&packages, 2048, 900)
+        ..instance(&packages, 1536, 900)
     };
     cases::check(setting.machine("all"), &instance, &cases)
 }
