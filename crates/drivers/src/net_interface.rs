@@ -47,12 +47,14 @@ pub(crate) fn free_name(host: &Host) -> String {
     free.expect("there are fewer interfaces than numbers")
 }
 
-/// Makes a card an interface of a host, which is down, and starts its thread.
+/// Makes a card an interface of a host, which is down, and starts its thread. IPv6 is off on it
+/// unless its link carries that.
 pub(crate) fn add<P: Parts>(
     host: &Arc<Host>,
     name: &str,
     card: VirtioNet<P>,
     mut receiver: Receiver<P>,
+    has_ipv6: bool,
 ) -> Result<(), String>
 where
     VirtioNet<P>: Send + Sync,
@@ -67,6 +69,7 @@ where
         max_mtu: properties.mtu.into(),
         queue_len: QUEUE_LEN,
         has_carrier: receiver.is_link_up(),
+        has_ipv6,
     };
     let added = host.add_interface(&new, card.clone());
     let index = added.map_err(|error| alloc::format!("{error:?}"))?;

@@ -130,5 +130,6 @@ fn start(pages: &'static Network, host: &Arc<Host>) -> Result<(), String> {
     };
     let started = VirtioNet::<Window>::start(name.clone(), transport, interrupts, memory);
     let (card, receiver) = started.map_err(|error| error.to_string())?;
-    add(host, &name, card, receiver)
+    // The switch carries no IPv6.
+    add(host, &name, card, receiver, false)
 }

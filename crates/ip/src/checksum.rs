@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071).
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// The ones' complement sum of 16-bit words, under way.
 #[derive(Clone, Copy, Default, Debug)]
@@ -24,6 +24,22 @@ impl Checksum {
         sum.add(&destination.octets());
         sum.add(&[0, protocol]);
         sum.add(&(length as u16).to_be_bytes());
+        sum
+    }
+
+    /// A sum that holds the pseudo-header of IPv6 (RFC 8200, section 8.1).
+    #[must_use]
+    pub fn pseudo_header_v6(
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+        protocol: u8,
+        length: usize,
+    ) -> Self {
+        let mut sum = Self::default();
+        sum.add(&source.octets());
+        sum.add(&destination.octets());
+        sum.add(&(length as u32).to_be_bytes());
+        sum.add(&[0, 0, 0, protocol]);
         sum
     }
 

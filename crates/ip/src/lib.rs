@@ -10,6 +10,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod address;
 pub mod arp;
 mod checksum;
 pub mod icmp;
@@ -20,7 +21,9 @@ mod path_mtu;
 mod rate_limit;
 mod reassembly;
 pub mod route;
+pub mod v6;
 
+pub use address::Address;
 pub use checksum::{Checksum, ChecksumUpdate, checksum};
 pub use path_mtu::PathMtus;
 pub use rate_limit::RateLimit;

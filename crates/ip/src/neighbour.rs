@@ -66,8 +66,23 @@ pub struct Neighbour {
     pub state: State,
     /// Hardware address of the neighbour, if that is known.
     pub hardware: Option<HardwareAddress>,
+    /// The neighbour has said that it passes packets on (RFC 4861).
+    pub is_router: bool,
     /// When it was last used, confirmed, changed.
     pub times: [Nanos; 3],
+}
+
+/// An advertisement of a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Advertisement {
+    /// Hardware address of the neighbour, if it tells that.
+    pub hardware: Option<HardwareAddress>,
+    /// The neighbour was asked.
+    pub is_solicited: bool,
+    /// The hardware address goes for one that was known.
+    pub overrides: bool,
+    /// The neighbour passes packets on.
+    pub is_router: bool,
 }
 
 /// A task of the owner of the table.
@@ -192,6 +207,7 @@ impl Table {
             key,
             state: State::Failed,
             hardware: None,
+            is_router: false,
             times: [now; 3],
         };
         self.entries.insert(
@@ -358,6 +374,68 @@ impl Table {
             self.changed(at);
         }
         self.send_waiting(at);
+    }
+
+    /// A neighbour of IPv6 advertises itself (RFC 4861, section 7.2.5). One that is not known is
+    /// not learnt: nobody asked for it. Returns whether it was taken for a router until now.
+    pub fn advertised(&mut self, now: Nanos, key: Key, said: &Advertisement) -> bool {
+        let Ok(at) = self.find(key) else {
+            return false;
+        };
+        let reachable_time = self.reachable_time();
+        let entry = &mut self.entries[at];
+        let before = entry.shown;
+        let advertised = said.hardware;
+        let known = matches!(
+            before.state,
+            State::Reachable | State::Stale | State::Delay | State::Probe
+        );
+        if before.state == State::Permanent {
+            return before.is_router;
+        }
+        let differs = advertised.is_some() && advertised != before.hardware;
+        if !known {
+            // One who says nothing of where it is, is still to be found.
+            let Some(hardware) = advertised else {
+                return before.is_router;
+            };
+            entry.shown.hardware = Some(hardware);
+        } else if differs && !said.overrides {
+            // Another may have the address, too; what is known is looked at again soon.
+            if before.state == State::Reachable {
+                entry.set_state(now, State::Stale, None);
+                self.changed(at);
+            }
+            return before.is_router;
+        } else if differs {
+            entry.shown.hardware = advertised;
+        }
+        entry.shown.is_router = said.is_router;
+        if said.is_solicited {
+            entry.shown.times[1] = now;
+            entry.asked = 0;
+            entry.set_state(now, State::Reachable, Some(now + reachable_time));
+        } else if !known || differs {
+            entry.set_state(now, State::Stale, None);
+        }
+        let after = entry.shown;
+        if (before.state, before.hardware, before.is_router)
+            != (after.state, after.hardware, after.is_router)
+        {
+            self.changed(at);
+        }
+        self.send_waiting(at);
+        before.is_router
+    }
+
+    /// A neighbour has said that it is a router.
+    pub fn mark_router(&mut self, key: Key) {
+        if let Ok(at) = self.find(key)
+            && !self.entries[at].shown.is_router
+        {
+            self.entries[at].shown.is_router = true;
+            self.changed(at);
+        }
     }
 
     /// Something from above shows that the neighbour gets what is sent to it (`MSG_CONFIRM`, new

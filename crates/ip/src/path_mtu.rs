@@ -1,25 +1,27 @@
-//! What ICMP has told of the MTUs of paths (RFC 1191).
+//! What ICMP has told of the MTUs of paths (RFC 1191, RFC 8201).
 
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
 
-use crate::{Nanos, SECOND};
+use crate::{Address, Nanos, SECOND};
 
 /// The time after which a path is tried anew (Linux `mtu_expires`).
 const EXPIRES: Nanos = 600 * SECOND;
-/// The least that is believed (Linux `min_pmtu`).
-const LEAST: u16 = 552;
 /// Destinations that are remembered.
 const MOST: usize = 256;
 
 /// Paths whose MTU is less than that of their first link.
-#[derive(Default)]
-pub struct PathMtus(Vec<(Ipv4Addr, u16, Nanos)>);
+pub struct PathMtus<A>(Vec<(A, u16, Nanos)>);
 
-impl PathMtus {
+impl<A> Default for PathMtus<A> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<A: Address> PathMtus<A> {
     /// The MTU of the path to an address, if it is known to be less than `link`.
     #[must_use]
-    pub fn of(&self, now: Nanos, to: Ipv4Addr, link: usize) -> usize {
+    pub fn of(&self, now: Nanos, to: A, link: usize) -> usize {
         let known = self
             .0
             .iter()
@@ -29,8 +31,8 @@ impl PathMtus {
 
     /// ICMP says that packets to an address may have `mtu` bytes at most. The one told of longest
     /// ago is forgotten for it.
-    pub fn learn(&mut self, now: Nanos, to: Ipv4Addr, mtu: u16) {
-        let entry = (to, mtu.max(LEAST), now + EXPIRES);
+    pub fn learn(&mut self, now: Nanos, to: A, mtu: u16) {
+        let entry = (to, mtu.max(A::LEAST_PATH), now + EXPIRES);
         self.0
             .retain(|(address, _, expires)| *address != to && *expires > now);
         if self.0.len() >= MOST {
@@ -45,6 +47,8 @@ impl PathMtus {
 
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv4Addr;
+
     use super::*;
 
     #[test]
@@ -55,7 +59,7 @@ mod tests {
         assert_eq!((paths.of(1, to, 1500), paths.of(1, to, 1000)), (1400, 1000));
         assert_eq!(paths.of(EXPIRES, to, 1500), 1500);
         paths.learn(1, to, 0);
-        assert_eq!(paths.of(2, to, 1500), usize::from(LEAST));
+        assert_eq!(paths.of(2, to, 1500), usize::from(Ipv4Addr::LEAST_PATH));
         for n in 0..1000u32 {
             paths.learn(2, Ipv4Addr::from(n), 1400);
         }

@@ -1,8 +1,6 @@
 //! How many ICMP errors are sent: in all, and to one host (RFC 1812, 4.3.2.8), as Linux 6.1.
 
-use core::net::Ipv4Addr;
-
-use crate::{Nanos, SECOND};
+use crate::{Address, Nanos, SECOND};
 
 /// Errors a second, and in a burst (`icmp_msgs_per_sec`, `icmp_msgs_burst`).
 const PER_SECOND: u64 = 1000;
@@ -57,8 +55,8 @@ impl RateLimit {
     }
 
     /// Whether an error may be sent to a host now; if so, it counts.
-    pub fn is_allowed(&mut self, now: Nanos, to: Ipv4Addr) -> bool {
-        let mixed = (u32::from(to) ^ self.secret).wrapping_mul(0x9e37_79b9);
+    pub fn is_allowed(&mut self, now: Nanos, to: impl Address) -> bool {
+        let mixed = (to.folded() ^ self.secret).wrapping_mul(0x9e37_79b9);
         let host = &mut self.hosts[(mixed >> 24) as usize % HOSTS];
         self.all.is_allowed(now, SECOND / PER_SECOND, BURST)
             && host.is_allowed(now, HOST_INTERVAL, HOST_BURST)
@@ -67,6 +65,8 @@ impl RateLimit {
 
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv4Addr;
+
     use super::*;
 
     #[test]

@@ -1,9 +1,9 @@
-//! Datagrams of IPv4 out of fragments (RFC 791, section 3.2), within bounds.
+//! Datagrams out of fragments (RFC 791, section 3.2; RFC 8200, section 4.5), within bounds.
 
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
-use crate::{Nanos, SECOND, ipv4};
+use crate::{Malformed, Nanos, SECOND, ipv4, v6};
 
 /// The time in which all fragments have to come (Linux `ipfrag_time`).
 const PATIENCE: Nanos = 30 * SECOND;
@@ -19,9 +19,10 @@ const PIECE_OVERHEAD: usize = 64;
 /// The facts that fragments of one datagram share (RFC 791), and where they came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Key {
-    source: Ipv4Addr,
-    destination: Ipv4Addr,
-    id: u16,
+    source: IpAddr,
+    destination: IpAddr,
+    id: u32,
+    /// 0 of IPv6, where fragments need not say the same (RFC 8200, section 4.5).
     protocol: u8,
     interface: u32,
 }
@@ -42,6 +43,8 @@ struct Datagram {
     length: Option<usize>,
     /// The header and first bytes of the first fragment, for an error about it.
     first: Vec<u8>,
+    /// Protocol of the whole, once the first fragment has come.
+    protocol: u8,
     /// The whole is spoilt by an overlap: what still comes of it is dropped until it expires.
     refused: bool,
 }
@@ -49,17 +52,65 @@ struct Datagram {
 /// A fragment that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragment<'a> {
-    /// The packet.
-    pub packet: ipv4::Packet<'a>,
-    /// Number of the interface that it came in by.
-    pub interface: u32,
+    key: Key,
+    offset: usize,
+    more: bool,
+    /// The headers in front of it.
+    head: &'a [u8],
+    data: &'a [u8],
+    /// Protocol of the whole, if it is the first.
+    protocol: u8,
+}
+
+impl<'a> Fragment<'a> {
+    /// A fragment of IPv4 that has come in by an interface with a number.
+    #[must_use]
+    pub fn of_v4(packet: &ipv4::Packet<'a>, interface: u32) -> Self {
+        let header = &packet.header;
+        Self {
+            key: Key {
+                source: header.source.into(),
+                destination: header.destination.into(),
+                id: header.id.into(),
+                protocol: header.protocol,
+                interface,
+            },
+            offset: header.offset.into(),
+            more: header.more_fragments,
+            head: packet.header_bytes,
+            data: packet.payload,
+            protocol: header.protocol,
+        }
+    }
+
+    /// A fragment of IPv6, as [`Self::of_v4`].
+    ///
+    /// # Errors
+    /// It is no fragment.
+    pub fn of_v6(packet: &v6::Packet<'a>, interface: u32) -> Result<Self, Malformed> {
+        let field = packet.fragment.ok_or(Malformed)?;
+        Ok(Self {
+            key: Key {
+                source: packet.header.source.into(),
+                destination: packet.header.destination.into(),
+                id: field.id,
+                protocol: 0,
+                interface,
+            },
+            offset: field.offset.into(),
+            more: field.more,
+            head: packet.head,
+            data: packet.payload,
+            protocol: packet.protocol,
+        })
+    }
 }
 
 /// The fate of a fragment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reassembled {
-    /// The payload of the datagram, which is whole now.
-    Whole(Vec<u8>),
+    /// The payload of the datagram, which is whole now, and its protocol.
+    Whole(Vec<u8>, u8),
     /// More fragments are missing.
     Waits,
     /// The fragment overlaps another one: the datagram is dropped (RFC 5722).
@@ -130,14 +181,7 @@ impl Reassembly {
 
     /// A fragment has come.
     pub fn arrive(&mut self, now: Nanos, fragment: &Fragment<'_>) -> Reassembled {
-        let header = &fragment.packet.header;
-        let key = Key {
-            source: header.source,
-            destination: header.destination,
-            id: header.id,
-            protocol: header.protocol,
-            interface: fragment.interface,
-        };
+        let key = fragment.key;
         // One that expires now is not waited for any more.
         let known = |one: &Datagram| one.key == key && one.expires > now;
         let at = match self.datagrams.iter().position(known) {
@@ -154,6 +198,7 @@ impl Reassembly {
                     received: 0,
                     length: None,
                     first: Vec::new(),
+                    protocol: 0,
                     refused: false,
                 });
                 self.bytes += PIECE_OVERHEAD;
@@ -162,14 +207,14 @@ impl Reassembly {
         };
         let before = self.datagrams[at].cost();
         let room = (MOST_BYTES + before).saturating_sub(self.bytes);
-        let result = self.datagrams[at].insert(&fragment.packet, room);
+        let result = self.datagrams[at].insert(fragment, room);
         self.bytes = self.bytes - before + self.datagrams[at].cost();
         match result {
             // A datagram of nothing is not kept.
             Reassembled::Dropped if self.datagrams[at].is_empty() => {
                 self.remove(at);
             }
-            Reassembled::Whole(_) => {
+            Reassembled::Whole(..) => {
                 self.remove(at);
             }
             _ => {}
@@ -189,18 +234,17 @@ impl Datagram {
     }
 
     /// Adds a piece, if its cost keeps within `room`.
-    fn insert(&mut self, packet: &ipv4::Packet<'_>, room: usize) -> Reassembled {
-        let header = &packet.header;
-        let (start, data) = (usize::from(header.offset), packet.payload);
+    fn insert(&mut self, fragment: &Fragment<'_>, room: usize) -> Reassembled {
+        let (start, data, more) = (fragment.offset, fragment.data, fragment.more);
         let end = start + data.len();
-        if self.refused || (data.is_empty() && header.more_fragments) {
+        if self.refused || (data.is_empty() && more) {
             return Reassembled::Dropped;
         }
         // Where the datagram ends is said once, and nothing is behind it.
         let ends_elsewhere = match self.length {
-            Some(length) if header.more_fragments => end >= length,
+            Some(length) if more => end >= length,
             Some(length) => end != length,
-            None if header.more_fragments => false,
+            None if more => false,
             None => self
                 .pieces
                 .last()
@@ -231,7 +275,7 @@ impl Datagram {
         }
         let quoted = &data[..data.len().min(8)];
         let quote = if start == 0 {
-            packet.header_bytes.len() + quoted.len()
+            fragment.head.len() + quoted.len()
         } else {
             0
         };
@@ -248,7 +292,8 @@ impl Datagram {
         }
         copy.extend_from_slice(data);
         if start == 0 {
-            self.first.extend_from_slice(packet.header_bytes);
+            self.first.extend_from_slice(fragment.head);
+            self.protocol = fragment.protocol;
             self.first.extend_from_slice(quoted);
         }
         let piece = Piece {
@@ -257,7 +302,7 @@ impl Datagram {
         };
         self.pieces.insert(place, piece);
         self.received += data.len();
-        if !header.more_fragments {
+        if !more {
             self.length = Some(end);
         }
         // Without overlaps as many bytes as it has are all of it.
@@ -271,6 +316,6 @@ impl Datagram {
         for piece in &self.pieces {
             whole.extend_from_slice(&piece.data);
         }
-        Reassembled::Whole(whole)
+        Reassembled::Whole(whole, self.protocol)
     }
 }

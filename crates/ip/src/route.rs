@@ -1,34 +1,35 @@
-//! Routes of IPv4: which interface and which next hop a destination is reached by.
+//! Routes: which interface and which next hop a destination is reached by.
 
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
+
+use crate::Address;
 
 /// Routes that there may be.
 const MOST: usize = 4096;
 
 /// Addresses that begin with the same bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Prefix {
+pub struct Prefix<A = Ipv4Addr> {
     /// The first of them.
-    pub address: Ipv4Addr,
+    pub address: A,
     /// Bits that are the same.
     pub length: u8,
 }
 
-impl Prefix {
-    /// The network of an address; `None` for more than 32 bits.
+impl<A: Address> Prefix<A> {
+    /// The network of an address; `None` for more bits than an address has.
     #[must_use]
-    pub fn of(address: Ipv4Addr, length: u8) -> Option<Self> {
-        let bits = u32::from(address) & mask(length)?;
-        Some(Self {
-            address: bits.into(),
+    pub fn of(address: A, length: u8) -> Option<Self> {
+        (length <= A::BITS).then(|| Self {
+            address: address.masked(length),
             length,
         })
     }
 
     /// Whether an address is one of them.
     #[must_use]
-    pub fn contains(self, address: Ipv4Addr) -> bool {
+    pub fn contains(self, address: A) -> bool {
         Self::of(address, self.length) == Some(self)
     }
 
@@ -37,7 +38,9 @@ impl Prefix {
     pub fn overlaps(self, other: Self) -> bool {
         self.contains(other.address) || other.contains(self.address)
     }
+}
 
+impl Prefix {
     /// The address of everybody in the network; links of two hosts have none (RFC 3021).
     #[must_use]
     pub fn broadcast(self) -> Option<Ipv4Addr> {
@@ -74,17 +77,17 @@ pub enum Kind {
 
 /// A route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Route {
+pub struct Route<A = Ipv4Addr> {
     /// The addresses that it is for.
-    pub destination: Prefix,
+    pub destination: Prefix<A>,
     /// The fate of packets.
     pub kind: Kind,
     /// Number of the interface; 0 if it sends nothing.
     pub interface: u32,
     /// The next hop, if that is not the destination.
-    pub gateway: Option<Ipv4Addr>,
+    pub gateway: Option<A>,
     /// The address packets come from, if the route says so.
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<A>,
     /// Of several for the same addresses the least counts.
     pub metric: u32,
     /// The maker of the route (`RTPROT_*`).
@@ -116,16 +119,16 @@ pub enum InsertError {
 }
 
 /// Conditions on a route that is to be removed; `None` is any.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Filter {
+#[derive(Clone, Copy, Debug)]
+pub struct Filter<A = Ipv4Addr> {
     /// The fate of packets.
     pub kind: Option<Kind>,
     /// Number of the route's interface.
     pub interface: Option<u32>,
     /// Address of the route's gateway.
-    pub gateway: Option<Ipv4Addr>,
+    pub gateway: Option<A>,
     /// Preferred source of the route.
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<A>,
     /// Metric of the route.
     pub metric: Option<u32>,
     /// The maker of the route.
@@ -134,8 +137,22 @@ pub struct Filter {
     pub scope: Option<u8>,
 }
 
-impl Filter {
-    fn fits(&self, route: &Route) -> bool {
+impl<A> Default for Filter<A> {
+    fn default() -> Self {
+        Self {
+            kind: None,
+            interface: None,
+            gateway: None,
+            source: None,
+            metric: None,
+            protocol: None,
+            scope: None,
+        }
+    }
+}
+
+impl<A: Address> Filter<A> {
+    fn fits(&self, route: &Route<A>) -> bool {
         self.kind.is_none_or(|kind| kind == route.kind)
             && self.interface.is_none_or(|index| index == route.interface)
             && self
@@ -153,30 +170,36 @@ impl Filter {
 }
 
 /// The routes, the longest prefix first, then the least metric.
-#[derive(Default)]
-pub struct Table(Vec<Route>);
+pub struct Table<A = Ipv4Addr>(Vec<Route<A>>);
 
-impl Table {
-    fn order(route: &Route) -> (core::cmp::Reverse<u8>, u32, u32) {
+impl<A> Default for Table<A> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<A: Address> Table<A> {
+    fn order(route: &Route<A>) -> (core::cmp::Reverse<u8>, A, u32) {
         let Prefix { address, length } = route.destination;
-        (core::cmp::Reverse(length), address.into(), route.metric)
+        (core::cmp::Reverse(length), address, route.metric)
     }
 
     /// The route to an address.
     #[must_use]
-    pub fn lookup(&self, to: Ipv4Addr) -> Option<&Route> {
+    pub fn lookup(&self, to: A) -> Option<&Route<A>> {
         self.0.iter().find(|route| route.destination.contains(to))
     }
 
     /// The route to an address by an interface.
     #[must_use]
-    pub fn lookup_by(&self, to: Ipv4Addr, interface: u32) -> Option<&Route> {
-        let fits = |route: &&Route| route.interface == interface && route.destination.contains(to);
+    pub fn lookup_by(&self, to: A, interface: u32) -> Option<&Route<A>> {
+        let fits =
+            |route: &&Route<A>| route.interface == interface && route.destination.contains(to);
         self.0.iter().find(fits)
     }
 
     /// All routes.
-    pub fn iter(&self) -> impl Iterator<Item = &Route> {
+    pub fn iter(&self) -> impl Iterator<Item = &Route<A>> {
         self.0.iter()
     }
 
@@ -184,7 +207,11 @@ impl Table {
     ///
     /// # Errors
     /// It is there; there are too many.
-    pub fn insert(&mut self, route: Route, insert: Insert) -> Result<Option<Route>, InsertError> {
+    pub fn insert(
+        &mut self,
+        route: Route<A>,
+        insert: Insert,
+    ) -> Result<Option<Route<A>>, InsertError> {
         let start = self
             .0
             .partition_point(|one| Self::order(one) < Self::order(&route));
@@ -210,14 +237,14 @@ impl Table {
     }
 
     /// Removes the first route to a destination that a filter fits.
-    pub fn remove(&mut self, destination: Prefix, filter: &Filter) -> Option<Route> {
-        let fits = |route: &Route| route.destination == destination && filter.fits(route);
+    pub fn remove(&mut self, destination: Prefix<A>, filter: &Filter<A>) -> Option<Route<A>> {
+        let fits = |route: &Route<A>| route.destination == destination && filter.fits(route);
         let at = self.0.iter().position(fits)?;
         Some(self.0.remove(at))
     }
 
     /// Removes a route that `is_gone` says yes to; call it until there is none.
-    pub fn remove_where(&mut self, is_gone: impl Fn(&Route) -> bool) -> Option<Route> {
+    pub fn remove_where(&mut self, is_gone: impl Fn(&Route<A>) -> bool) -> Option<Route<A>> {
         let at = self.0.iter().position(is_gone)?;
         Some(self.0.remove(at))
     }

@@ -281,13 +281,7 @@ fn packet(id: u16, offset: u16, more: bool, payload: &[u8]) -> Vec<u8> {
 
 fn arrive(table: &mut Reassembly, now: u64, bytes: &[u8]) -> Reassembled {
     let packet = Packet::parse(bytes).unwrap();
-    table.arrive(
-        now,
-        &Fragment {
-            packet,
-            interface: 2,
-        },
-    )
+    table.arrive(now, &Fragment::of_v4(&packet, 2))
 }
 
 #[test]
@@ -298,7 +292,7 @@ fn an_overlap_ends_the_datagram_and_a_repetition_does_not() {
     assert_eq!(arrive(&mut table, 0, &first), Reassembled::Waits);
     assert_eq!(
         arrive(&mut table, 0, &packet(1, 16, false, b"end")),
-        Reassembled::Whole([&[1; 16][..], b"end"].concat())
+        Reassembled::Whole([&[1; 16][..], b"end"].concat(), 17)
     );
     assert_eq!(table.usage(), (0, 0));
     for (offset, length) in [(8u16, 16), (0, 24), (0, 8)] {
@@ -399,7 +393,7 @@ proptest! {
                 prop_assert_eq!(&result, &Reassembled::Waits);
                 prop_assert_eq!(arrive(&mut table, 0, piece), Reassembled::Waits);
             } else {
-                prop_assert_eq!(result, Reassembled::Whole(payload.clone()));
+                prop_assert_eq!(result, Reassembled::Whole(payload.clone(), 17));
             }
         }
         prop_assert_eq!(table.usage(), (0, 0));
@@ -418,7 +412,7 @@ proptest! {
             if !more && offset == 0 {
                 continue;
             }
-            if let Reassembled::Whole(whole) = arrive(&mut table, step as u64 * SECOND, &bytes) {
+            if let Reassembled::Whole(whole, _) = arrive(&mut table, step as u64 * SECOND, &bytes) {
                 prop_assert!(whole.iter().all(|byte| *byte == id as u8));
             }
             while table.expire(step as u64 * SECOND).is_some() {}

@@ -55,6 +55,7 @@ fn new(name: &str, link: LinkKind) -> NewInterface<'_> {
         max_mtu: 9000,
         queue_len: 1000,
         has_carrier: true,
+        has_ipv6: false,
     }
 }
 

@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use common::{call, protocol};
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
-use net::inet::Host;
+use net::inet::{Host, Ipv6Scope, Ipv6Setting};
 use net::{Address, Frame, FrameLost, LinkKind, NetDevice, NewInterface, SocketType, Stack, Ucred};
 use proptest::prelude::*;
 
@@ -42,6 +42,7 @@ fn machine() -> Machine {
         max_mtu: 9000,
         queue_len: 1000,
         has_carrier: true,
+        has_ipv6: false,
     };
     let index = host.add_interface(&interface, Arc::new(Nowhere)).unwrap();
     Machine { host, stack, index }
@@ -231,6 +232,7 @@ fn groups_hear_of_changes_and_of_nothing_else() {
         max_mtu: 9000,
         queue_len: 500,
         has_carrier: true,
+        has_ipv6: false,
     };
     protocol(&only_links)
         .set_option(270, 2, &1u32.to_ne_bytes())
@@ -240,6 +242,87 @@ fn groups_hear_of_changes_and_of_nothing_else() {
         .add_interface(&interface, Arc::new(Nowhere))
         .unwrap();
     assert_eq!((heard(&monitor), heard(&only_links)), (vec![16], vec![]));
+}
+
+/// Addresses, routes and neighbours of IPv6 as `ip -6` sets them, and as its groups hear of them.
+#[test]
+fn ipv6_is_configured_as_ip_does_it() {
+    let machine = machine();
+    let of = Ipv6Scope::Interface("eth0");
+    let host = &machine.host;
+    host.set_ipv6(of, Ipv6Setting::DisableIpv6, 0).unwrap();
+    machine.link(1, 1, &[]);
+    let monitor = open(&machine.stack);
+    // Neighbours, addresses and routes of IPv6.
+    let groups = Address::Netlink(0, 1 << 2 | 1 << 8 | 1 << 10);
+    call(|caller| protocol(&monitor).bind(caller, &groups)).unwrap();
+    let ip = |last: u8| [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+    let index = machine.index.to_ne_bytes();
+    let address = |kind, flags, lives: [u32; 2]| {
+        let fixed = [&[10, 64, 0, 0][..], &index].concat();
+        let lives = [lives[0], lives[1], 0, 0].map(u32::to_ne_bytes).concat();
+        let no_dad = 2u32.to_ne_bytes();
+        let attributes = [
+            attribute(2, &ip(1)),
+            attribute(6, &lives),
+            attribute(8, &no_dad),
+        ];
+        machine.ask(kind, flags, &[fixed, attributes.concat()].concat())
+    };
+    assert_eq!(address(20, CREATE | EXCL, [20, 10]), Errno::EINVAL.raw());
+    assert_eq!(address(20, CREATE | EXCL, [u32::MAX; 2]), 0);
+    assert_eq!(
+        address(20, CREATE | EXCL, [u32::MAX; 2]),
+        Errno::EEXIST.raw()
+    );
+    assert_eq!(address(20, CREATE | 0x100, [100, 200]), 0, "another life");
+    let route = |kind, flags, gateway: u8| {
+        let fixed = vec![10, 0, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
+        machine.ask(kind, flags, &[fixed, attribute(5, &ip(gateway))].concat())
+    };
+    assert_eq!(route(24, CREATE | EXCL, 254), 0);
+    assert_eq!(route(24, CREATE | EXCL, 253), Errno::EEXIST.raw());
+    assert_eq!(route(24, CREATE, 1), Errno::EINVAL.raw(), "by itself");
+    let neighbour = |kind, flags| {
+        let fixed = [&[10, 0, 0, 0][..], &index, &[0x80, 0, 0, 0]].concat();
+        let attributes = [attribute(1, &ip(9)), attribute(2, &[2, 0, 0, 0, 0, 9])];
+        machine.ask(kind, flags, &[fixed, attributes.concat()].concat())
+    };
+    assert_eq!(neighbour(28, CREATE | EXCL), 0);
+    let list = |kind| {
+        let file = open(&machine.stack);
+        write(&file, kind, DUMP, &[10, 0, 0, 0]);
+        messages(&file)
+    };
+    let addresses = list(22);
+    // The loop's, the link's, the new one, the end.
+    assert_eq!(addresses.len(), 4);
+    let shown = &addresses[2].1;
+    assert_eq!(shown[..4], [10, 64, 2, 0], "nobody was asked");
+    let life = shown
+        .windows(4)
+        .position(|four| four == [20, 0, 6, 0])
+        .unwrap();
+    let word = |at: usize| u32::from_ne_bytes(shown[at..at + 4].try_into().unwrap());
+    assert!((98..=100).contains(&word(life + 4)) && (198..=200).contains(&word(life + 8)));
+    // Two networks, the default one, three to this host, of which one is still asked for.
+    assert_eq!(list(26).iter().filter(|(kind, _)| *kind == 24).count(), 6);
+    assert_eq!(list(30).len(), 2);
+    let asked = [
+        vec![10, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        attribute(1, &ip(77)),
+    ]
+    .concat();
+    let file = open(&machine.stack);
+    write(&file, 26, 1, &asked);
+    let found = messages(&file);
+    assert!(found[0].0 == 24 && found[0].1.windows(16).any(|octets| octets == ip(1)));
+    assert_eq!(neighbour(29, 0), 0);
+    assert_eq!(route(25, 0, 254), 0);
+    assert_eq!(address(21, 0, [0; 2]), 0);
+    assert_eq!(address(21, 0, [0; 2]), Errno::EADDRNOTAVAIL.raw());
+    let heard: Vec<u16> = messages(&monitor).iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(heard, [20, 24, 20, 24, 28, 29, 25, 21, 25]);
 }
 
 #[test]

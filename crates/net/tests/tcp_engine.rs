@@ -16,7 +16,7 @@ use net::inet::{
     ConnectRequest, ConnectionEnd, Datagram, Family, InetStack, Initiator, Network, Route,
     TcpBuffers, TcpEngine, TcpState, procfs,
 };
-use net::socket::{Interface, InterfaceAddress, InterfaceName, Interfaces, Traffic};
+use net::socket::{AddressLife, Interface, InterfaceAddress, InterfaceName, Interfaces, Traffic};
 use net::{Address, Socket, SocketType, Stack};
 
 /// The bytes of a segment, and how many segments are sent before the first is acknowledged.
@@ -58,6 +58,7 @@ impl Interfaces for Wire {
                 peer: None,
                 broadcast: None,
                 scope: 0,
+                life: AddressLife::default(),
             }]),
             received: Traffic::default(),
             sent: Traffic::default(),

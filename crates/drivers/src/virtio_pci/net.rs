@@ -55,7 +55,7 @@ fn start_card(device: &'static PciDevice, index: u32, host: &Arc<Host>) -> Resul
     let started = VirtioNet::<Machine>::start(name.clone(), transport, interrupts, memory);
     let (card, receiver) = started.map_err(|error| text(&error))?;
     let properties = *card.properties();
-    add(host, &name, card, receiver)?;
+    add(host, &name, card, receiver, true)?;
     let [a, b, c, d, e, f] = properties.mac;
     log::info!(
         "{name}: virtio network card {}, {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, MTU {}",

@@ -10,6 +10,7 @@
 
 mod core_dump;
 mod fd;
+mod ipv6_conf;
 mod maps;
 mod mem;
 mod mounts;

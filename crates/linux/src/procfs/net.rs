@@ -17,7 +17,7 @@ type Text = fn(&Stack) -> String;
 type List = fn(&Stack) -> Result<String, Errno>;
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let lists: [(&str, List); 14] = [
+    let lists: [(&str, List); 15] = [
         ("unix", |net| net.unix().proc_net_unix()),
         ("packet", |net| net.packet().proc_net_packet()),
         ("tcp", |net| procfs::tcp(net.inet(), Family::V4)),
@@ -32,20 +32,20 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("icmp6", |net| procfs::icmp(net.inet(), Family::V6)),
         ("route", |net| procfs_host::route(net.inet())),
         ("arp", |net| procfs_host::arp(net.inet())),
+        ("ipv6_route", |net| procfs_host::ipv6_route(net.inet())),
     ];
     for (name, list) in lists {
         let show = move || list(&namespaces::net()).map(String::into_bytes);
         dir.add(name, pseudo::file(PseudoAttr::new(dev, 0o444), show));
     }
-    let texts: [(&str, Text); 11] = [
+    let texts: [(&str, Text); 10] = [
         ("dev", |net| procfs::dev(net.inet())),
         ("if_inet6", |net| procfs::if_inet6(net.inet())),
         ("snmp", |net| procfs::snmp(net.inet())),
         ("sockstat", |net| procfs::sockstat(net.inet())),
         ("netstat", |_| procfs_host::netstat()),
-        ("snmp6", |_| procfs_host::snmp6()),
+        ("snmp6", |net| procfs_host::snmp6(net.inet())),
         ("sockstat6", |net| procfs_host::sockstat6(net.inet())),
-        ("ipv6_route", |net| procfs_host::ipv6_route(net.inet())),
         ("igmp", |net| procfs_host::igmp(net.inet())),
         ("igmp6", |net| procfs_host::igmp6(net.inet())),
         ("pnp", |_| boot_network::pnp()),

@@ -11,7 +11,7 @@ use fs::pseudo::{self, PseudoAttr, StaticDir};
 use net::socket::Sysctl;
 
 use super::system::Text;
-use super::{core_dump, remembered, settings};
+use super::{core_dump, ipv6_conf, remembered, settings};
 use crate::process::namespaces;
 use crate::seccomp::actions_logged;
 use crate::system::sysinfo;
@@ -53,9 +53,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("fs/overflowgid", "65534\n"),
         ("net/ipv4/tcp_congestion_control", "cubic\n"),
         ("net/ipv4/tcp_available_congestion_control", "reno cubic\n"),
-        ("net/ipv6/conf/all/disable_ipv6", "0\n"),
-        ("net/ipv6/conf/default/disable_ipv6", "0\n"),
-        ("net/ipv6/conf/lo/disable_ipv6", "0\n"),
     ];
     settings::add(dir, dev);
     remembered::add(dir, dev);
@@ -63,6 +60,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         add_at_path(dir, path, pseudo::constant(dev, text));
     }
     core_dump::add(dir, dev);
+    ipv6_conf::add(dir, dev);
     let texts: [(&str, Text); 5] = [
         ("kernel/seccomp/actions_avail", actions_logged::all_names),
         ("fs/file-nr", || {

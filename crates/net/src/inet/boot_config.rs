@@ -15,7 +15,7 @@ use abi::errno::Errno;
 use linux_raw_sys::net::net_device_flags::IFF_LOOPBACK;
 
 use super::host::{Host, class_prefix_len};
-use crate::socket::{Interface, InterfaceAddress, Interfaces};
+use crate::socket::{AddressLife, Interface, InterfaceAddress, Interfaces};
 
 /// Maker of routes at boot (`RTPROT_BOOT`).
 const BY_BOOT: u8 = 3;
@@ -118,6 +118,7 @@ impl<'a> BootConfig<'a> {
             peer: None,
             broadcast,
             scope: 0,
+            life: AddressLife::default(),
         };
         host.add_address(index, address, true)
             .map_err(refused("the address is refused"))?;

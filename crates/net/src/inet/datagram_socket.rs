@@ -498,6 +498,8 @@ pub(super) struct SendParameters {
     pub(super) hop_limit: i32,
     pub(super) traffic_class: i32,
     pub(super) source: Option<IpAddr>,
+    /// The interface to send by, if the message says so (`IPV6_PKTINFO`).
+    interface: u32,
     pub(super) path_mtu_discovery: PathMtuDiscovery,
 }
 
@@ -514,13 +516,18 @@ impl SendParameters {
             (false, false) => ((IPV6, net::IPV6_UNICAST_HOPS), (IPV6, net::IPV6_TCLASS)),
             (true, false) => ((IPV6, net::IPV6_MULTICAST_HOPS), (IPV6, net::IPV6_TCLASS)),
         };
+        let mtu_discover = match to {
+            IpAddr::V4(_) => (IP, net::IP_MTU_DISCOVER),
+            IpAddr::V6(_) => (IPV6, net::IPV6_MTU_DISCOVER),
+        };
         let chosen = |(level, option)| options.int_option(level, option);
         let mut sends = Self {
             hop_limit: chosen(hops),
             traffic_class: chosen(class),
             source: None,
+            interface: 0,
             path_mtu_discovery: PathMtuDiscovery::from_option(
-                options.int_option(IP, net::IP_MTU_DISCOVER),
+                options.int_option(mtu_discover.0, mtu_discover.1),
             ),
         };
         for (level, kind, bytes) in control {
@@ -549,7 +556,11 @@ impl SendParameters {
                 (IP, net::IP_TOS) | (IPV6, net::IPV6_TCLASS) => sends.traffic_class = number,
                 // The address to send from stands behind the interface, or before it.
                 (IP, net::IP_PKTINFO) => sends.source = Some(ip(4, 4)?),
-                (IPV6, net::IPV6_PKTINFO) => sends.source = Some(ip(0, 16)?),
+                (IPV6, net::IPV6_PKTINFO) => {
+                    sends.source = Some(ip(0, 16)?);
+                    let index = bytes.get(16..).and_then(|rest| rest.first_chunk());
+                    sends.interface = u32::from_ne_bytes(*index.ok_or(Errno::EINVAL)?);
+                }
                 _ => return Err(Errno::EINVAL),
             }
         }
@@ -561,13 +572,26 @@ impl SendParameters {
             sends.traffic_class = chosen(class);
         }
         sends.source = sends.source.filter(|ip| !ip.is_unspecified());
-        let is_local = |ip| common.stack().is_local_address(ip);
+        let is_local = |ip| common.stack().is_local_address(SocketAddr::new(ip, 0));
         let known = sends.source.is_none_or(is_local);
         let fits = |number: i32| (0..=255).contains(&number);
         if known && fits(sends.hop_limit) && fits(sends.traffic_class) {
             Ok(sends)
         } else {
             Err(Errno::EINVAL)
+        }
+    }
+}
+
+impl SendParameters {
+    /// A destination with the interface that the message says it is to be reached by.
+    pub(super) fn by_interface(&self, to: SocketAddr) -> SocketAddr {
+        match to {
+            SocketAddr::V6(mut v6) if self.interface != 0 => {
+                v6.set_scope_id(self.interface);
+                v6.into()
+            }
+            _ => to,
         }
     }
 }

@@ -6,6 +6,7 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+use ::ip::Checksum;
 use abi::errno::Errno;
 use linux_raw_sys::net;
 
@@ -15,7 +16,7 @@ use crate::socket::Interface;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
 
 pub(super) const ETH_P_IP: u16 = 0x0800;
-const ETH_P_IPV6: u16 = 0x86dd;
+pub(super) const ETH_P_IPV6: u16 = 0x86dd;
 const UDP: u8 = net::IPPROTO_UDP as u8;
 const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
 /// Bytes of an IPv6 header.
@@ -67,16 +68,27 @@ fn ipv6_header(packet: &Datagram, length: usize) -> Vec<u8> {
     .concat()
 }
 
-/// The header of a datagram of UDP or UDP-Lite over IPv4, with its checksum.
+/// The header of a datagram of UDP or UDP-Lite, with its checksum.
 ///
 /// # Errors
 /// `ENOMEM`.
 pub(super) fn checked_udp_header(datagram: &Datagram) -> Result<Vec<u8>, Errno> {
     let mut header = fallible::with_capacity(UDP_HEADER)?;
     header.extend_from_slice(&ip::udp_header(datagram));
-    if let (IpAddr::V4(from), IpAddr::V4(to)) = (datagram.from.ip(), datagram.to.ip()) {
-        let length = UDP_HEADER + datagram.data.len();
-        let mut sum = ::ip::Checksum::pseudo_header(from, to, datagram.protocol, length);
+    let length = UDP_HEADER + datagram.data.len();
+    let sum = match (datagram.from.ip(), datagram.to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            Some(Checksum::pseudo_header(from, to, datagram.protocol, length))
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => Some(Checksum::pseudo_header_v6(
+            from,
+            to,
+            datagram.protocol,
+            length,
+        )),
+        _ => None,
+    };
+    if let Some(mut sum) = sum {
         sum.add(&header);
         sum.add(&datagram.data);
         // 0 would mean that there is none.

@@ -12,6 +12,7 @@ use linux_raw_sys::net;
 
 use super::options::InetOptions;
 use super::stack::InetStack;
+use super::{needs_link, with_link};
 use crate::socket::caller_ucred;
 use crate::{Address, Caller, ReceivedMessage, SocketOptions};
 
@@ -38,6 +39,15 @@ impl Family {
             Self::V4 => SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
             Self::V6 => SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
         }
+    }
+}
+
+/// An address as it is inside: an IPv4 address is one, and the number of an interface is there only
+/// where it means something.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match (address, address.ip().to_canonical()) {
+        (SocketAddr::V6(v6), IpAddr::V6(_)) => with_link(address, v6.scope_id()),
+        (_, ip) => SocketAddr::new(ip, address.port()),
     }
 }
 
@@ -145,7 +155,7 @@ impl InetSocket {
                 let Address::Inet(address) = address else {
                     return Err(Errno::EAFNOSUPPORT);
                 };
-                Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
+                Ok(canonical(*address))
             }
             (_, Address::Invalid(error)) => Err(*error),
             _ => Err(Errno::EAFNOSUPPORT),
@@ -166,7 +176,40 @@ impl InetSocket {
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
             ip => ip,
         };
-        Ok(SocketAddr::new(ip, meant.port()))
+        let mut meant = meant;
+        meant.set_ip(ip);
+        Ok(meant)
+    }
+
+    /// Binds the socket to the link of an address that is known on one link only, as Linux does for
+    /// `bind(2)` and `connect(2)`.
+    ///
+    /// # Errors
+    /// `EINVAL` if the address does not say which, or another than the socket is bound to.
+    pub(super) fn bind_to_link(&self, options: &SocketOptions, address: SocketAddr) -> Result<()> {
+        let (SocketAddr::V6(v6), true) = (address, needs_link(address.ip())) else {
+            return Ok(());
+        };
+        match (v6.scope_id(), options.bound_interface()) {
+            (0, 0) => Err(Errno::EINVAL),
+            (0, _) => Ok(()),
+            (index, 0) => options.bind_to_interface(index),
+            (index, bound) if index == bound => Ok(()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// The peer that a program names, with the link that it is on; the socket is bound to that.
+    ///
+    /// # Errors
+    /// As [`Self::bind_to_link`].
+    pub(super) fn peer_on_link(
+        &self,
+        options: &SocketOptions,
+        peer: SocketAddr,
+    ) -> Result<SocketAddr> {
+        self.bind_to_link(options, peer)?;
+        Ok(with_link(peer, options.bound_interface()))
     }
 
     /// Whether an address that is not this host's may be bound.
@@ -188,7 +231,7 @@ impl InetSocket {
         let ip = meant.ip();
         let mapped = self.family() == Family::V6 && ip.is_ipv4();
         let anywhere = ip.is_unspecified() || ip.is_multicast() || self.can_nonlocal_bind();
-        if (mapped && self.is_v6_only()) || !(anywhere || self.stack().is_local_address(ip)) {
+        if (mapped && self.is_v6_only()) || !(anywhere || self.stack().is_local_address(meant)) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let unprivileged = &self.stack().core.sysctls.ip_unprivileged_port_start;

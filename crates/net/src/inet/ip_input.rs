@@ -1,12 +1,16 @@
 //! Packets of other protocols than TCP that arrive at this host: who gets them, and the answers to
 //! echo requests (RFC 792, RFC 4443).
 
+use core::net::{IpAddr, SocketAddr};
+
 use abi::errno::Errno;
 use fs::Result;
 use linux_raw_sys::net;
 
 use super::datagram::{Datagram, PathMtuDiscovery};
+use super::icmp_errors::QuotedError;
 use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6, TCP, UDP, UDP_LITE};
+use super::link_of;
 use super::loopback::Loopback;
 use super::network::Route;
 use super::stack::InetStack;
@@ -59,11 +63,12 @@ impl InetStack {
         }
         if packet.data[0] == request {
             // One to everybody or a group is not answered (`icmp_echo_ignore_broadcasts`).
-            let Some(route) = self.answer_route(&packet) else {
+            let Some((route, source)) = self.answer_route(&packet) else {
                 return;
             };
             packet.data[0] = reply;
-            core::mem::swap(&mut packet.from, &mut packet.to);
+            packet.to = packet.from;
+            packet.from = SocketAddr::new(source, 0);
             packet.ttl = HOPS;
             packet.interface_index = route.interface_index;
             packet.path_mtu_discovery = PathMtuDiscovery::Never;
@@ -75,20 +80,30 @@ impl InetStack {
             if let Some(socket) = self.raw.find_ping(v4, id) {
                 socket.receive_echo_reply(packet);
             }
-        } else if let Ok(Some(error)) = ::ip::icmp::parse_error(&packet.data)
-            && v4
-            && self.handle_icmp_error(&error, packet.from.ip())
-        {
-            self.network.learn_path_mtu(&error);
+        } else if v4 && let Ok(Some(error)) = ::ip::icmp::parse_error(&packet.data) {
+            self.take_icmp_error(&QuotedError::of_v4(&error), packet.from.ip());
+        } else if !v4 && let Ok(Some(error)) = ::ip::v6::icmp::parse_error(&packet.data) {
+            let error = QuotedError::of_v6(&error, packet.interface_index);
+            self.take_icmp_error(&error, packet.from.ip());
         }
     }
 
-    /// The route of an answer to a packet, if that was to this host alone.
-    fn answer_route(&self, packet: &Datagram) -> Option<Route> {
-        if packet.interface_index == Loopback::INDEX {
-            return self.route(packet.from.ip()).ok();
+    /// An error tells of a packet: what it says of the path counts if somebody here has sent that.
+    fn take_icmp_error(&self, error: &QuotedError<'_>, offender: IpAddr) {
+        if self.handle_icmp_error(error, offender) {
+            self.network.learn_path_mtu(error);
         }
-        let is_own = self.is_local_address(packet.to.ip());
-        self.route(packet.from.ip()).ok().filter(|_| is_own)
+    }
+
+    /// The route of an answer to a packet, and the address that it comes from. What is sent to many
+    /// is answered over IPv6 only.
+    fn answer_route(&self, packet: &Datagram) -> Option<(Route, IpAddr)> {
+        let (from, to) = (packet.from, packet.to);
+        let route = self.network.route(from.ip(), link_of(from, 0)).ok()?;
+        if packet.interface_index == Loopback::INDEX || self.is_local_address(to) {
+            return Some((route, to.ip()));
+        }
+        let is_group = to.is_ipv6() && to.ip().is_multicast();
+        is_group.then_some((route, route.source))
     }
 }

@@ -15,7 +15,7 @@ use super::frame;
 use super::network::{Network, Route};
 use super::stack::InetStack;
 use super::tcp::ConnectRequest;
-use crate::socket::{Interface, InterfaceAddress, InterfaceName, Interfaces, Traffic};
+use crate::socket::{AddressLife, Interface, InterfaceAddress, InterfaceName, Interfaces, Traffic};
 
 /// The scope of addresses that are known on this host only.
 const RT_SCOPE_HOST: u8 = 254;
@@ -45,6 +45,7 @@ impl Interfaces for Loopback {
             peer: None,
             broadcast: None,
             scope: RT_SCOPE_HOST,
+            life: AddressLife::default(),
         };
         vec![Interface {
             index: Self::INDEX,
@@ -68,19 +69,19 @@ impl Interfaces for Loopback {
 }
 
 impl Network for Loopback {
-    fn route(&self, to: IpAddr, _: u32) -> Result<Route> {
+    fn route(&self, to: IpAddr, via: u32) -> Result<Route> {
         // All of 127.0.0.0/8 is this host; to its own addresses it speaks from the same one, as
         // Linux does.
-        let is_loop = match to {
-            IpAddr::V4(ip) => ip.is_loopback(),
-            IpAddr::V6(ip) => ip == Ipv6Addr::LOCALHOST,
+        let source = match to {
+            IpAddr::V4(ip) if ip.is_loopback() => to,
+            IpAddr::V6(Ipv6Addr::LOCALHOST) => to,
+            // A group that is looked for here.
+            IpAddr::V6(ip) if ip.is_multicast() && via == Self::INDEX => Ipv6Addr::LOCALHOST.into(),
+            _ => return Err(Errno::ENETUNREACH),
         };
-        if !is_loop {
-            return Err(Errno::ENETUNREACH);
-        }
         Ok(Route {
             interface_index: Self::INDEX,
-            source: to,
+            source,
             local: true,
             broadcast: false,
             mtu: Self::PATH_MTU,

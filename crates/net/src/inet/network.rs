@@ -9,6 +9,7 @@ use fs::Result;
 
 use super::datagram::Datagram;
 use super::host::Host;
+use super::icmp_errors::QuotedError;
 use super::stack::InetStack;
 use super::tcp::ConnectRequest;
 use crate::socket::Interfaces;
@@ -57,7 +58,7 @@ pub trait Network: Interfaces {
 
     /// Takes an ICMP error about a segment of TCP, which means `errno` to programs. Returns whether
     /// such a segment is under way.
-    fn handle_tcp_error(&self, error: &ip::icmp::Error<'_>, errno: Errno) -> bool {
+    fn handle_tcp_error(&self, error: &QuotedError<'_>, errno: Errno) -> bool {
         let _ = (error, errno);
         false
     }
@@ -83,7 +84,7 @@ pub trait Network: Interfaces {
 
     /// Takes what ICMP says of the MTU of a path, if `error` is about that, of a packet that a
     /// socket has sent.
-    fn learn_path_mtu(&self, error: &ip::icmp::Error<'_>) {
+    fn learn_path_mtu(&self, error: &QuotedError<'_>) {
         let _ = error;
     }
 

@@ -144,23 +144,30 @@ impl InetOptions {
         self.values.lock().multicast_source
     }
 
-    /// The address that multicasts to `group` go out from, and the interface, if they were chosen.
+    /// The address that multicasts to a group of IPv4 go out from, and the interface, if they were
+    /// chosen.
     pub(super) fn multicast_interface(&self, group: IpAddr) -> Option<(IpAddr, u32)> {
-        if !group.is_multicast() {
+        if !group.is_multicast() || group.is_ipv6() {
             return None;
         }
+        let source = IpAddr::V4(self.multicast_source_v4()?);
+        let has_it = |known: &InterfaceAddress| known.ip == source;
         let core = &self.stack.core;
-        if group.is_ipv4() {
-            let source = IpAddr::V4(self.multicast_source_v4()?);
-            let has_it = |known: &InterfaceAddress| known.ip == source;
-            let interface = core.find_interface(|one| one.addresses.iter().any(has_it))?;
-            return Some((source, interface.index));
-        }
-        let index = self.int_option(IPV6, net::IPV6_MULTICAST_IF);
-        let interface = core.find_interface(|i| i.index.cast_signed() == index)?;
-        let addresses = interface.addresses.iter().map(|known| known.ip);
-        let source = addresses.into_iter().find(IpAddr::is_ipv6)?;
+        let interface = core.find_interface(|one| one.addresses.iter().any(has_it))?;
         Some((source, interface.index))
+    }
+
+    /// A destination with the interface by which it is reached: that of a group of IPv6, if it does
+    /// not say so itself, may have been chosen (`IPV6_MULTICAST_IF`).
+    pub(super) fn with_multicast_interface(&self, to: SocketAddr) -> SocketAddr {
+        match to {
+            SocketAddr::V6(mut v6) if v6.ip().is_multicast() && v6.scope_id() == 0 => {
+                let index = self.int_option(IPV6, net::IPV6_MULTICAST_IF);
+                v6.set_scope_id(index.cast_unsigned());
+                v6.into()
+            }
+            _ => to,
+        }
     }
 
     pub(super) fn inherit_from(&self, from: &Self) {

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use fallible::{Pieces, Text};
+use ip::v6::address::{Scope, scope};
 use linux_raw_sys::net;
 
 use super::datagram_socket::DatagramProtocol;
@@ -157,7 +158,12 @@ pub fn tcp(stack: &InetStack, family: Family) -> Result<String, Errno> {
         write_row(&mut text, number, &row)?;
         number += 1;
     }
-    for connection in unowned_connections(stack, family).iter() {
+    let unowned = stack
+        .host()
+        .map(Host::unowned_connections)
+        .unwrap_or_default();
+    let is_of_family = |one: &&UnownedConnection| one.ends.local.is_ipv6() == v6;
+    for connection in unowned.iter().filter(is_of_family) {
         let row = Row {
             family,
             uid: 0,
@@ -172,14 +178,6 @@ pub fn tcp(stack: &InetStack, family: Family) -> Result<String, Errno> {
         number += 1;
     }
     Ok(text.into_string())
-}
-
-/// Connections of a family that no program has open.
-fn unowned_connections(stack: &InetStack, family: Family) -> Pieces<UnownedConnection> {
-    match stack.host() {
-        Some(host) if family == Family::V4 => host.unowned_connections(),
-        _ => Pieces::default(),
-    }
 }
 
 /// The text of `/proc/net/udp`, or of `udp6`.
@@ -353,19 +351,26 @@ pub(crate) fn diag_entries(stack: &InetStack, protocol: u8) -> Option<Pieces<Ine
 /// The text of `/proc/net/if_inet6`.
 #[must_use]
 pub fn if_inet6(stack: &InetStack) -> String {
-    /// The scope of an address that is valid on this host only, and that it does not expire.
+    /// Scopes of addresses: this host, the link, a site.
     const HOST: u8 = 0x10;
-    const PERMANENT: u8 = 0x80;
+    const LINK: u8 = 0x20;
+    const SITE: u8 = 0x40;
     let mut text = String::new();
     for interface in stack.core.interfaces() {
         for known in interface.addresses.iter() {
             if let IpAddr::V6(ip) = known.ip {
                 let prefix = known.prefix_len;
-                let scope = if ip.is_loopback() { HOST } else { 0 };
+                let scope = match scope(ip) {
+                    _ if ip.is_loopback() => HOST,
+                    Scope::Interface | Scope::Link => LINK,
+                    Scope::Site => SITE,
+                    Scope::Global => 0,
+                };
+                let flags = known.life.flags as u8;
                 let ip = u128::from(ip);
                 let _ = writeln!(
                     text,
-                    "{ip:032x} {:02x} {prefix:02x} {scope:02x} {PERMANENT:02x} {:>8}",
+                    "{ip:032x} {:02x} {prefix:02x} {scope:02x} {flags:02x} {:>8}",
                     interface.index, interface.name
                 );
             }

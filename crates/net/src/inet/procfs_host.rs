@@ -11,16 +11,18 @@ use abi::errno::Errno;
 use fallible::Text;
 use ip::neighbour::State;
 use ip::route::Kind;
+use ip::v6::address::solicited_node;
 
 use super::host::Host;
 use super::inet_socket::Family;
+use super::loopback::Loopback;
 use super::stack::InetStack;
 use crate::socket::InterfaceName;
 
 /// Names of the counters of TCP and IP beside those of `snmp`.
 const TCP_EXT: &str = "SyncookiesSent SyncookiesRecv SyncookiesFailed EmbryonicRsts PruneCalled RcvPruned OfoPruned OutOfWindowIcmps LockDroppedIcmps ArpFilter TW TWRecycled TWKilled PAWSActive PAWSEstab DelayedACKs DelayedACKLocked DelayedACKLost ListenOverflows ListenDrops TCPHPHits TCPPureAcks TCPHPAcks TCPRenoRecovery TCPSackRecovery TCPSACKReneging TCPSACKReorder TCPRenoReorder TCPTSReorder TCPFullUndo TCPPartialUndo TCPDSACKUndo TCPLossUndo TCPLostRetransmit TCPRenoFailures TCPSackFailures TCPLossFailures TCPFastRetrans TCPSlowStartRetrans TCPTimeouts TCPLossProbes TCPLossProbeRecovery TCPRenoRecoveryFail TCPSackRecoveryFail TCPRcvCollapsed TCPBacklogCoalesce TCPDSACKOldSent TCPDSACKOfoSent TCPDSACKRecv TCPDSACKOfoRecv TCPAbortOnData TCPAbortOnClose TCPAbortOnMemory TCPAbortOnTimeout TCPAbortOnLinger TCPAbortFailed TCPMemoryPressures";
 const IP_EXT: &str = "InNoRoutes InTruncatedPkts InMcastPkts OutMcastPkts InBcastPkts OutBcastPkts InOctets OutOctets InMcastOctets OutMcastOctets InBcastOctets OutBcastOctets InCsumErrors InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts ReasmOverlaps";
-const SNMP6_NAMES: &str = "Ip6InReceives Ip6InHdrErrors Ip6InTooBigErrors Ip6InNoRoutes Ip6InAddrErrors Ip6InUnknownProtos Ip6InTruncatedPkts Ip6InDiscards Ip6InDelivers Ip6OutForwDatagrams Ip6OutRequests Ip6OutDiscards Ip6OutNoRoutes Ip6ReasmTimeout Ip6ReasmReqds Ip6ReasmOKs Ip6ReasmFails Ip6FragOKs Ip6FragFails Ip6FragCreates Ip6InMcastPkts Ip6OutMcastPkts Ip6InOctets Ip6OutOctets Icmp6InMsgs Icmp6InErrors Icmp6OutMsgs Icmp6OutErrors Icmp6InCsumErrors Udp6InDatagrams Udp6NoPorts Udp6InErrors Udp6OutDatagrams Udp6RcvbufErrors Udp6SndbufErrors Udp6InCsumErrors UdpLite6InDatagrams UdpLite6NoPorts UdpLite6InErrors UdpLite6OutDatagrams";
+const SNMP6_NAMES: &str = "Ip6InReceives Ip6InHdrErrors Ip6InTooBigErrors Ip6InNoRoutes Ip6InAddrErrors Ip6InUnknownProtos Ip6InTruncatedPkts Ip6InDiscards Ip6InDelivers Ip6OutForwDatagrams Ip6OutRequests Ip6OutDiscards Ip6OutNoRoutes Ip6ReasmTimeout Ip6ReasmReqds Ip6ReasmOKs Ip6ReasmFails Ip6FragOKs Ip6FragFails Ip6FragCreates Ip6InMcastPkts Ip6OutMcastPkts Ip6InOctets Ip6OutOctets Icmp6InMsgs Icmp6InErrors Icmp6OutMsgs Icmp6OutErrors Icmp6InCsumErrors Icmp6InDestUnreachs Icmp6InPktTooBigs Icmp6InTimeExcds Icmp6InParmProblems Icmp6InEchos Icmp6InEchoReplies Icmp6InGroupMembQueries Icmp6InGroupMembResponses Icmp6InGroupMembReductions Icmp6InRouterSolicits Icmp6InRouterAdvertisements Icmp6InNeighborSolicits Icmp6InNeighborAdvertisements Icmp6InMLDv2Reports Icmp6OutDestUnreachs Icmp6OutPktTooBigs Icmp6OutTimeExcds Icmp6OutParmProblems Icmp6OutEchos Icmp6OutEchoReplies Icmp6OutGroupMembQueries Icmp6OutGroupMembResponses Icmp6OutGroupMembReductions Icmp6OutRouterSolicits Icmp6OutRouterAdvertisements Icmp6OutNeighborSolicits Icmp6OutNeighborAdvertisements Icmp6OutMLDv2Reports Udp6InDatagrams Udp6NoPorts Udp6InErrors Udp6OutDatagrams Udp6RcvbufErrors Udp6SndbufErrors Udp6InCsumErrors UdpLite6InDatagrams UdpLite6NoPorts UdpLite6InErrors UdpLite6OutDatagrams";
 
 /// The text of `/proc/net/netstat`. Nothing of this is counted, as there are no packets.
 #[must_use]
@@ -37,10 +39,12 @@ pub fn netstat() -> String {
 
 /// The text of `/proc/net/snmp6`.
 #[must_use]
-pub fn snmp6() -> String {
+pub fn snmp6(stack: &InetStack) -> String {
+    let counts = stack.host().map(Host::packet_counts);
     let mut text = String::new();
     for name in SNMP6_NAMES.split(' ') {
-        let _ = writeln!(text, "{name:<32}\t0");
+        let value = counts.map_or(0, |counts| counts.value_v6(name));
+        let _ = writeln!(text, "{name:<32}\t{value}");
     }
     text
 }
@@ -160,25 +164,57 @@ pub fn arp(stack: &InetStack) -> Result<String, Errno> {
 }
 
 /// The text of `/proc/net/ipv6_route`.
-#[must_use]
-pub fn ipv6_route(stack: &InetStack) -> String {
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn ipv6_route(stack: &InetStack) -> Result<String, Errno> {
     /// A route to this host, that is up, without a next hop.
     const LOCAL: u32 = 0x8020_0001;
-    let mut text = String::new();
+    const UP: u32 = 0x1;
+    const GATEWAY: u32 = 0x2;
+    const REJECT: u32 = 0x200;
+    const EXPIRES: u32 = 0x40_0000;
+    let mut text = Text::default();
+    let host = stack.host();
+    for (route, left) in host.map_or(Ok(Vec::new()), Host::ipv6_routes)? {
+        let (to, length) = (
+            u128::from(route.destination.address),
+            route.destination.length,
+        );
+        let mut flags = UP;
+        if route.gateway.is_some() {
+            flags |= GATEWAY;
+        }
+        if left.is_some() {
+            flags |= EXPIRES;
+        }
+        if route.kind != Kind::Unicast {
+            flags |= REJECT;
+        }
+        let name = host.and_then(|host| name_of(host, route.interface));
+        let name = name.unwrap_or(Loopback::name());
+        let gateway = route.gateway.map_or(0, u128::from);
+        writeln!(
+            text,
+            "{to:032x} {length:02x} {:032x} 00 {gateway:032x} {:08x} {:08x} {:08x} {flags:08x} {name:>8}",
+            0, route.metric, 1, 0
+        )
+        .map_err(|_| Errno::ENOMEM)?;
+    }
     for interface in stack.core.interfaces() {
         for known in interface.addresses.iter() {
             if let IpAddr::V6(ip) = known.ip {
-                let (ip, prefix) = (u128::from(ip), known.prefix_len);
-                let name = interface.name;
-                let _ = writeln!(
+                let (ip, name) = (u128::from(ip), interface.name);
+                writeln!(
                     text,
-                    "{ip:032x} {prefix:02x} {:032x} 00 {:032x} {:08x} {:08x} {:08x} {LOCAL:08x} {name:>8}",
+                    "{ip:032x} 80 {:032x} 00 {:032x} {:08x} {:08x} {:08x} {LOCAL:08x} {name:>8}",
                     0, 0, 0, 2, 0
-                );
+                )
+                .map_err(|_| Errno::ENOMEM)?;
             }
         }
     }
-    text
+    Ok(text.into_string())
 }
 
 /// The text of `/proc/net/igmp`: the group of all hosts, which every interface is in.
@@ -204,7 +240,14 @@ pub fn igmp6(stack: &InetStack) -> String {
     const ALL_NODES: [u128; 2] = [0xff02 << 112 | 1, 0xff01 << 112 | 1];
     let mut text = String::new();
     for interface in stack.core.interfaces() {
-        for group in ALL_NODES {
+        let solicited = interface
+            .addresses
+            .iter()
+            .filter_map(|known| match known.ip {
+                IpAddr::V6(ip) if !ip.is_loopback() => Some(u128::from(solicited_node(ip))),
+                _ => None,
+            });
+        for group in solicited.chain(ALL_NODES) {
             let _ = writeln!(
                 text,
                 "{:<4} {:<15} {group:032x} {:5} {:08X} 0",

@@ -15,14 +15,13 @@ use task::Mutex;
 use super::corked::{CorkState, Corked};
 use super::datagram::Datagram;
 use super::datagram_socket::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
-use super::frame;
 use super::icmp_errors::UnreachableReport;
 use super::inet_socket::{Family, InetSocket};
 use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6};
 use super::network::Route;
 use super::option_table::{IP, IPV6};
-use super::options;
 use super::stack::InetStack;
+use super::{frame, link_of, options, with_link};
 use crate::socket::endpoint::SEND_SHUTDOWN;
 use crate::socket::error_queue::ErrorQueueEntry;
 use crate::socket::message;
@@ -336,8 +335,9 @@ impl RawSocket {
 
     /// The route to a destination, which may be everybody only if the socket says so
     /// (`SO_BROADCAST`).
-    fn route(&self, to: IpAddr) -> Result<Route> {
+    fn route(&self, to: SocketAddr) -> Result<Route> {
         let options = &*self.receiver.options;
+        let to = self.common.options.with_multicast_interface(to);
         let route = self.common.stack().route_for(options, to)?;
         if route.broadcast && !options.is_enabled(net::SO_BROADCAST) {
             return Err(Errno::EACCES);
@@ -420,9 +420,10 @@ impl DatagramProtocol for RawSocket {
         let meant = self.common.check_address(address)?;
         let ip = meant.ip();
         let anywhere = ip.is_unspecified() || ip.is_multicast() || self.common.can_nonlocal_bind();
-        if !anywhere && !self.common.stack().is_local_address(ip) {
+        if !anywhere && !self.common.stack().is_local_address(meant) {
             return Err(Errno::EADDRNOTAVAIL);
         }
+        self.common.bind_to_link(&self.receiver.options, meant)?;
         let mut state = self.state.lock();
         if self.is_ping && state.echo_id != 0 {
             return Err(Errno::EINVAL);
@@ -441,8 +442,10 @@ impl DatagramProtocol for RawSocket {
             }
             return Ok(());
         }
+        let options = &*self.receiver.options;
         let to = self.common.destination(address)?;
-        let route = self.route(to.ip())?;
+        let to = self.common.peer_on_link(options, to)?;
+        let route = self.route(to)?;
         let mut state = self.state.lock();
         self.bind_ping_id(&mut state, 0)?;
         state.local_from_connect |= state.local.is_none();
@@ -477,7 +480,7 @@ impl DatagramProtocol for RawSocket {
             return Err(Errno::ENETUNREACH);
         }
         let sends = SendParameters::new(&self.common, to.ip(), &message.control)?;
-        let route = self.route(to.ip())?;
+        let route = self.route(sends.by_interface(to))?;
         let source = sends.source.or(state.local).unwrap_or(route.source);
         if self.is_header_included() {
             let packet =
@@ -500,8 +503,8 @@ impl DatagramProtocol for RawSocket {
             return Ok(len);
         }
         let packet = Datagram {
-            from: SocketAddr::new(source, 0),
-            to: SocketAddr::new(to.ip(), 0),
+            from: with_link(SocketAddr::new(source, 0), link_of(to, 0)),
+            to: with_link(SocketAddr::new(to.ip(), 0), link_of(to, 0)),
             protocol: self.protocol,
             interface_index: route.interface_index,
             ttl: sends.hop_limit as u8,

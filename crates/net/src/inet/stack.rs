@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
@@ -11,6 +11,7 @@ use linux_raw_sys::net;
 
 use super::host::Host;
 use super::inet_socket::Family;
+use super::link_of;
 use super::loopback::Loopback;
 use super::network::{Network, Route};
 use super::raw::{RawSocket, RawTables};
@@ -97,17 +98,21 @@ impl InetStack {
         self.network.route(to, 0)
     }
 
+    /// The route to an address by an interface, any if that is 0.
+    ///
+    /// # Errors
+    /// As [`Self::route`].
+    pub(crate) fn route_via(&self, to: IpAddr, via: u32) -> Result<Route> {
+        self.network.route(to, via)
+    }
+
     /// The route to an address for a socket with some options (`SO_BINDTODEVICE`).
     ///
     /// # Errors
     /// `ENETUNREACH`, `EHOSTUNREACH` and the others of [`Network::route`].
-    pub(super) fn route_for(&self, options: &SocketOptions, to: IpAddr) -> Result<Route> {
-        let via = if to.is_loopback() {
-            0
-        } else {
-            options.bound_interface()
-        };
-        self.network.route(to, via)
+    pub(super) fn route_for(&self, options: &SocketOptions, to: SocketAddr) -> Result<Route> {
+        let via = link_of(to, options.bound_interface());
+        self.network.route(to.ip(), via)
     }
 
     /// The route to a group by an interface with the address `source`, which was chosen for it.
@@ -136,8 +141,9 @@ impl InetStack {
     }
 
     /// Whether an address is one of this host's.
-    pub(super) fn is_local_address(&self, ip: IpAddr) -> bool {
-        self.route(ip).is_ok_and(|route| route.local)
+    pub(super) fn is_local_address(&self, address: SocketAddr) -> bool {
+        let route = self.network.route(address.ip(), link_of(address, 0));
+        route.is_ok_and(|route| route.local)
     }
 
     /// Calls `each` with the name and the number of what each table holds.

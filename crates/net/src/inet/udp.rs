@@ -22,7 +22,7 @@ use super::loopback::Loopback;
 use super::network::Route;
 use super::option_table::{IP, IPV6, UDP, UDP_CORK};
 use super::stack::InetStack;
-use super::{frame, ip, options};
+use super::{frame, ip, link_of, options, with_link};
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
 use crate::socket::error_queue::{ErrorQueueEntry, ExtendedError};
@@ -352,9 +352,10 @@ impl UdpSocket {
     /// The route to a destination; to a group it is through the interface that was chosen for it.
     fn route(&self, to: SocketAddr) -> Result<Route> {
         let (stack, options) = (self.common.stack(), &*self.receiver.options);
+        let to = self.common.options.with_multicast_interface(to);
         let route = match self.common.options.multicast_interface(to.ip()) {
             Some((source, interface)) => stack.route_by(to.ip(), source, interface)?,
-            None => stack.route_for(options, to.ip())?,
+            None => stack.route_for(options, to)?,
         };
         if route.broadcast && !options.is_enabled(net::SO_BROADCAST) {
             return Err(Errno::EACCES);
@@ -422,6 +423,7 @@ impl DatagramProtocol for UdpSocket {
         if state.binding.is_some() {
             return Err(Errno::EINVAL);
         }
+        self.common.bind_to_link(&self.receiver.options, meant)?;
         let address = BindAddress::new(meant.ip(), self.common.is_v6_only());
         state.binding = Some(self.bind_port(address, meant.port())?);
         state.port_locked = meant.port() != 0;
@@ -449,7 +451,10 @@ impl DatagramProtocol for UdpSocket {
         }
         // As on Linux it has a port from now on, whatever the address is.
         self.autobind()?;
-        let to = self.destination(address)?;
+        let options = &*self.receiver.options;
+        let to = self
+            .common
+            .peer_on_link(options, self.destination(address)?)?;
         let route = self.route(to)?;
         if let Some(binding) = &mut self.state.lock().binding
             && binding.address.ip().is_unspecified()
@@ -491,13 +496,14 @@ impl DatagramProtocol for UdpSocket {
             return Err(Errno::EPIPE);
         }
         let sends = SendParameters::new(&self.common, to.ip(), &message.control)?;
-        let route = self.route(to)?;
+        let route = self.route(sends.by_interface(to))?;
         if from.ip().is_unspecified() || from.ip().is_multicast() {
             from.set_ip(route.source);
         }
         if let Some(ip) = sends.source {
             from.set_ip(ip);
         }
+        from = with_link(from, link_of(to, 0));
         if from.is_ipv4() != to.is_ipv4() {
             return Err(Errno::ENETUNREACH);
         }

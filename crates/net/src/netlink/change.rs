@@ -1,6 +1,6 @@
 //! Requests of `NETLINK_ROUTE` that change something: links, addresses, routes, neighbours.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::errno::Errno;
 use fs::Result;
@@ -11,13 +11,14 @@ use linux_raw_sys::net::net_device_flags::{IFF_PROMISC, IFF_UP};
 
 use super::message::NlmsgHeader;
 use super::route::{
-    IFA_ADDRESS, IFA_BROADCAST, IFA_LOCAL, IFLA_ADDRESS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MTU,
-    IFLA_TXQLEN, NDA_DST, NDA_LLADDR, RT_TABLE_MAIN, RTA_DST, RTA_GATEWAY, RTA_OIF, RTA_PREFSRC,
-    RTA_PRIORITY, RTA_TABLE, RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH, RTM_DELROUTE, RTM_NEWADDR,
-    RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE, RTM_SETLINK, attributes, requested_interface,
+    IFA_ADDRESS, IFA_BROADCAST, IFA_CACHEINFO, IFA_FLAGS, IFA_LOCAL, IFLA_ADDRESS, IFLA_IFNAME,
+    IFLA_LINKINFO, IFLA_MTU, IFLA_TXQLEN, NDA_DST, NDA_LLADDR, RT_TABLE_MAIN, RTA_DST, RTA_GATEWAY,
+    RTA_OIF, RTA_PREFSRC, RTA_PRIORITY, RTA_TABLE, RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH,
+    RTM_DELROUTE, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE, RTM_SETLINK, attributes,
+    requested_interface,
 };
 use crate::inet::{Host, InetStack};
-use crate::socket::InterfaceAddress;
+use crate::socket::{AddressLife, InterfaceAddress, address_flag};
 
 /// Flags of a request to make something: for one that is there already, or is not.
 const NLM_F_REPLACE: u16 = 0x100;
@@ -64,18 +65,77 @@ impl<'a> Body<'a> {
         Ok(self.value(wanted)?.map(u32::from_ne_bytes))
     }
 
-    fn ip(&self, wanted: u16) -> Result<Option<Ipv4Addr>> {
-        Ok(self.value::<4>(wanted)?.map(Ipv4Addr::from))
+    /// The address in an attribute.
+    fn ip<A: Family>(&self, wanted: u16) -> Result<Option<A>> {
+        A::read(self, wanted)
     }
 
+    /// Whether it is about IPv6.
+    ///
     /// # Errors
-    /// `EOPNOTSUPP` for another family than that of IPv4.
-    fn check_family(&self) -> Result<()> {
-        if u32::from(self.byte(0)) == net::AF_INET {
-            Ok(())
-        } else {
-            Err(Errno::EOPNOTSUPP)
+    /// `EOPNOTSUPP` for another family than that or that of IPv4.
+    fn is_v6(&self) -> Result<bool> {
+        match u32::from(self.byte(0)) {
+            net::AF_INET => Ok(false),
+            net::AF_INET6 => Ok(true),
+            _ => Err(Errno::EOPNOTSUPP),
         }
+    }
+}
+
+/// A family of addresses, and of routes to them.
+trait Family: ip::Address + Into<IpAddr> {
+    /// No address.
+    const NONE: Self;
+    /// The metric of a route that is made without one.
+    const METRIC: u32;
+    /// Whether routes are told apart by how far they lead.
+    const HAS_SCOPES: bool;
+
+    /// The address in an attribute.
+    fn read(body: &Body<'_>, wanted: u16) -> Result<Option<Self>>;
+
+    /// Adds a route to a host.
+    fn add(host: &Host, route: Route<Self>, insert: Insert) -> Result<()>;
+
+    /// Removes a route from a host.
+    fn remove(host: &Host, to: Prefix<Self>, filter: &Filter<Self>) -> Result<()>;
+}
+
+impl Family for Ipv4Addr {
+    const NONE: Self = Self::UNSPECIFIED;
+    const METRIC: u32 = 0;
+    const HAS_SCOPES: bool = true;
+
+    fn read(body: &Body<'_>, wanted: u16) -> Result<Option<Self>> {
+        Ok(body.value::<4>(wanted)?.map(Self::from))
+    }
+
+    fn add(host: &Host, route: Route, insert: Insert) -> Result<()> {
+        host.add_route(route, insert)
+    }
+
+    fn remove(host: &Host, to: Prefix, filter: &Filter) -> Result<()> {
+        host.remove_route(to, filter)
+    }
+}
+
+impl Family for Ipv6Addr {
+    const NONE: Self = Self::UNSPECIFIED;
+    /// Linux `IP6_RT_PRIO_USER`.
+    const METRIC: u32 = 1024;
+    const HAS_SCOPES: bool = false;
+
+    fn read(body: &Body<'_>, wanted: u16) -> Result<Option<Self>> {
+        Ok(body.value::<16>(wanted)?.map(Self::from))
+    }
+
+    fn add(host: &Host, route: Route<Self>, insert: Insert) -> Result<()> {
+        host.add_ipv6_route(route, insert)
+    }
+
+    fn remove(host: &Host, to: Prefix<Self>, filter: &Filter<Self>) -> Result<()> {
+        host.remove_ipv6_route(to, filter)
     }
 }
 
@@ -100,7 +160,14 @@ pub(super) fn handle(
             host.remove_interface(interface.index)
         }
         RTM_NEWADDR | RTM_DELADDR => change_address(host, request, &Body::new(body, 8)?),
-        RTM_NEWROUTE | RTM_DELROUTE => change_route(host, request, &Body::new(body, 12)?),
+        RTM_NEWROUTE | RTM_DELROUTE => {
+            let body = Body::new(body, 12)?;
+            if body.is_v6()? {
+                change_route::<Ipv6Addr>(host, request, &body)
+            } else {
+                change_route::<Ipv4Addr>(host, request, &body)
+            }
+        }
         RTM_NEWNEIGH | RTM_DELNEIGH => change_neighbour(host, request, &Body::new(body, 12)?),
         _ => Err(Errno::EOPNOTSUPP),
     }
@@ -155,9 +222,11 @@ fn set_link(stack: &InetStack, host: &Host, flags: u16, body: &[u8]) -> Result<(
 }
 
 fn change_address(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<()> {
-    body.check_family()?;
+    if body.is_v6()? {
+        return change_v6_address(host, request, body);
+    }
     let (prefix_len, scope, index) = (body.byte(1), body.byte(3), body.word(4));
-    let (local, network) = (body.ip(IFA_LOCAL)?, body.ip(IFA_ADDRESS)?);
+    let (local, network) = (body.ip::<Ipv4Addr>(IFA_LOCAL)?, body.ip(IFA_ADDRESS)?);
     let ip = local.or(network).ok_or(Errno::EINVAL)?;
     if request.kind == RTM_DELADDR {
         return host.remove_address(index, ip, Some(prefix_len));
@@ -168,18 +237,53 @@ fn change_address(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<
         peer: network.filter(|network| *network != ip),
         broadcast: body.ip(IFA_BROADCAST)?,
         scope,
+        life: AddressLife::default(),
     };
     let replace = request.flags & NLM_F_REPLACE != 0;
     host.add_address(index, address, replace)
 }
 
-fn change_route(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<()> {
-    body.check_family()?;
+fn change_v6_address(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<()> {
+    let (prefix_len, index) = (body.byte(1), body.word(4));
+    let (local, network) = (body.ip::<Ipv6Addr>(IFA_LOCAL)?, body.ip(IFA_ADDRESS)?);
+    let ip = local.or(network).ok_or(Errno::EINVAL)?;
+    if request.kind == RTM_DELADDR {
+        return host.remove_ipv6_address(index, ip, Some(prefix_len));
+    }
+    let flags = body.number(IFA_FLAGS)?.unwrap_or(body.byte(2).into());
+    let lifetimes = body.value::<8>(IFA_CACHEINFO)?;
+    let word = |bytes: [u8; 8], at: usize| {
+        u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    };
+    let [preferred, valid] =
+        lifetimes.map_or([u32::MAX; 2], |bytes| [0, 4].map(|at| word(bytes, at)));
+    if valid == 0 || preferred > valid {
+        return Err(Errno::EINVAL);
+    }
+    let mut flags = flags & (address_flag::NO_DAD | address_flag::NO_PREFIX_ROUTE);
+    if valid == u32::MAX {
+        flags |= address_flag::PERMANENT;
+    }
+    if preferred == 0 {
+        flags |= address_flag::DEPRECATED;
+    }
+    let address = InterfaceAddress {
+        life: AddressLife {
+            flags,
+            preferred_until: host.after(preferred),
+            valid_until: host.after(valid),
+        },
+        ..InterfaceAddress::of_v6(ip, prefix_len)
+    };
+    host.add_address(index, address, request.flags & NLM_F_REPLACE != 0)
+}
+
+fn change_route<A: Family>(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<()> {
     let table = body.number(RTA_TABLE)?.unwrap_or(body.byte(4).into());
     if !matches!(table, 0 | RT_TABLE_MAIN) || body.byte(2) != 0 || body.byte(3) != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let to = body.ip(RTA_DST)?.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let to = body.ip(RTA_DST)?.unwrap_or(A::NONE);
     let destination = Prefix::of(to, body.byte(1)).ok_or(Errno::EINVAL)?;
     if destination.address != to {
         return Err(Errno::EINVAL);
@@ -193,7 +297,7 @@ fn change_route(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<()
         _ => return Err(Errno::EOPNOTSUPP),
     };
     let (interface, metric) = (body.number(RTA_OIF)?, body.number(RTA_PRIORITY)?);
-    let (gateway, source) = (body.ip(RTA_GATEWAY)?, body.ip(RTA_PREFSRC)?);
+    let (gateway, source) = (body.ip::<A>(RTA_GATEWAY)?, body.ip(RTA_PREFSRC)?);
     let (protocol, scope) = (body.byte(5), body.byte(6));
     if request.kind == RTM_DELROUTE {
         let filter = Filter {
@@ -203,9 +307,9 @@ fn change_route(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<()
             source,
             metric,
             protocol: Some(protocol).filter(|protocol| *protocol != 0),
-            scope: Some(scope).filter(|scope| *scope != ANY_SCOPE),
+            scope: Some(scope).filter(|scope| A::HAS_SCOPES && *scope != ANY_SCOPE),
         };
-        return host.remove_route(destination, &filter);
+        return A::remove(host, destination, &filter);
     }
     let insert = match request.flags {
         flags if flags & NLM_F_REPLACE != 0 => Insert::Replace,
@@ -218,21 +322,24 @@ fn change_route(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<()
         destination,
         kind: kind.ok_or(Errno::EINVAL)?,
         interface: interface.unwrap_or(0),
-        gateway: gateway.filter(|gateway| !gateway.is_unspecified()),
+        gateway: gateway.filter(|gateway| *gateway != A::NONE),
         source,
-        metric: metric.unwrap_or(0),
+        metric: metric.filter(|metric| *metric != 0).unwrap_or(A::METRIC),
         protocol,
-        scope,
+        scope: if A::HAS_SCOPES { scope } else { 0 },
     };
-    host.add_route(route, insert)
+    A::add(host, route, insert)
 }
 
 fn change_neighbour(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<()> {
-    body.check_family()?;
-    let address = body.ip(NDA_DST)?.ok_or(Errno::EINVAL)?;
+    let address = if body.is_v6()? {
+        body.ip::<Ipv6Addr>(NDA_DST)?.map(IpAddr::V6)
+    } else {
+        body.ip::<Ipv4Addr>(NDA_DST)?.map(IpAddr::V4)
+    };
     let key = Key {
         interface: body.word(4),
-        address: IpAddr::V4(address),
+        address: address.ok_or(Errno::EINVAL)?,
     };
     if host.interface(key.interface).is_none() {
         return Err(Errno::ENODEV);

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::sync::atomic::Ordering;
 
 use fs::Result;
@@ -20,6 +21,8 @@ const LINK: u32 = 1;
 const NEIGHBOUR: u32 = 3;
 const IPV4_ADDRESS: u32 = 5;
 const IPV4_ROUTE: u32 = 7;
+const IPV6_ADDRESS: u32 = 9;
+const IPV6_ROUTE: u32 = 11;
 
 impl NetlinkSocket {
     /// Sets the groups of `mask` that it is in.
@@ -92,14 +95,23 @@ impl ChangeListener for NetlinkStack {
             } => {
                 let kind = if *removed { RTM_DELADDR } else { RTM_NEWADDR };
                 if let Some(interface) = host.interface(*index) {
-                    self.publish(IPV4_ADDRESS, |reply| {
-                        reply.push_address(kind, 0, &interface, address);
+                    let group = match address.ip {
+                        IpAddr::V4(_) => IPV4_ADDRESS,
+                        IpAddr::V6(_) => IPV6_ADDRESS,
+                    };
+                    let now = host.now();
+                    self.publish(group, |reply| {
+                        reply.push_address(kind, 0, &interface, address, now);
                     });
                 }
             }
             Change::Route { route, removed } => {
                 let kind = if *removed { RTM_DELROUTE } else { RTM_NEWROUTE };
-                self.publish(IPV4_ROUTE, |reply| reply.push_route(kind, 0, route));
+                self.publish(IPV4_ROUTE, |reply| reply.push_route(kind, 0, route, None));
+            }
+            Change::RouteV6 { route, removed } => {
+                let kind = if *removed { RTM_DELROUTE } else { RTM_NEWROUTE };
+                self.publish(IPV6_ROUTE, |reply| reply.push_route(kind, 0, route, None));
             }
             Change::Neighbour { neighbour, removed } => {
                 let kind = if *removed { RTM_DELNEIGH } else { RTM_NEWNEIGH };

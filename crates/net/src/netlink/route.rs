@@ -1,18 +1,19 @@
 //! `NETLINK_ROUTE`: interfaces, addresses, routes and rules (`rtnetlink(7)`).
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::errno::Errno;
 use fs::Result;
 use ip::neighbour::Neighbour;
+use ip::{Address, Nanos, SECOND};
 use linux_raw_sys::net;
 use linux_raw_sys::net::net_device_flags::{IFF_LOWER_UP, IFF_UP};
 
 use super::change;
 use super::message::{NLM_F_DUMP, NLM_F_MULTI, NlmsgHeader, Reply};
-use crate::inet::InetStack;
-use crate::socket::{Interface, InterfaceAddress, caller_administers_networks};
+use crate::inet::{Host, InetStack};
+use crate::socket::{Interface, InterfaceAddress, address_flag, caller_administers_networks};
 
 /// Messages about links, addresses, routes and rules come in fours: new, delete, get, set.
 pub(super) const RTM_NEWLINK: u16 = 16;
@@ -53,14 +54,15 @@ pub(super) const IFA_ADDRESS: u16 = 1;
 pub(super) const IFA_LOCAL: u16 = 2;
 const IFA_LABEL: u16 = 3;
 pub(super) const IFA_BROADCAST: u16 = 4;
-const IFA_CACHEINFO: u16 = 6;
-const IFA_FLAGS: u16 = 8;
+pub(super) const IFA_CACHEINFO: u16 = 6;
+pub(super) const IFA_FLAGS: u16 = 8;
 /// Attributes of routes.
 pub(super) const RTA_DST: u16 = 1;
 pub(super) const RTA_OIF: u16 = 4;
 pub(super) const RTA_GATEWAY: u16 = 5;
 pub(super) const RTA_PRIORITY: u16 = 6;
 pub(super) const RTA_PREFSRC: u16 = 7;
+const RTA_CACHEINFO: u16 = 12;
 pub(super) const RTA_TABLE: u16 = 15;
 /// Attributes of neighbours.
 pub(super) const NDA_DST: u16 = 1;
@@ -69,7 +71,6 @@ pub(super) const NDA_LLADDR: u16 = 2;
 pub(super) const RT_TABLE_MAIN: u32 = 254;
 
 const RT_SCOPE_HOST: u8 = 254;
-const IFA_F_PERMANENT: u8 = 0x80;
 /// The table of routes to this host, and who made them.
 const RT_TABLE_LOCAL: u8 = 255;
 const RTPROT_KERNEL: u8 = 2;
@@ -118,19 +119,35 @@ impl Reply {
         flags: u16,
         interface: &Interface,
         known: &InterfaceAddress,
+        now: Nanos,
     ) {
         let ip = known.ip;
         let (family, octets) = family_and_octets(ip);
         let (_, network) = family_and_octets(known.network_ip());
         let fixed = [
-            &[family, known.prefix_len, IFA_F_PERMANENT, known.scope][..],
+            &[
+                family,
+                known.prefix_len,
+                known.life.flags as u8,
+                known.scope,
+            ][..],
             &interface.index.to_ne_bytes(),
         ]
         .concat();
         let name = [interface.name.as_bytes(), &[0]].concat();
-        let mark = u32::from(IFA_F_PERMANENT).to_ne_bytes();
-        // Preferred and valid for ever; when it was made and changed.
-        let life = [u32::MAX, u32::MAX, 0, 0].map(u32::to_ne_bytes).concat();
+        let mark = known.life.flags.to_ne_bytes();
+        let left = |end: Option<Nanos>| {
+            let seconds = end.map(|end| end.saturating_sub(now) / SECOND);
+            seconds.map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX - 1))
+        };
+        let is_deprecated = known.life.flags & address_flag::DEPRECATED != 0;
+        let preferred = match left(known.life.preferred_until) {
+            _ if is_deprecated => 0,
+            left => left,
+        };
+        // For how long it is preferred and valid; when it was made and changed.
+        let life = [preferred, left(known.life.valid_until), 0, 0];
+        let life = life.map(u32::to_ne_bytes).concat();
         // Only IPv4 addresses have labels.
         let broadcast = known.broadcast.map(|ip| ip.octets());
         let mut attributes: [(u16, &[u8]); 6] = [(IFA_ADDRESS, &network[..]); 6];
@@ -178,10 +195,17 @@ impl Reply {
         );
     }
 
-    /// Adds a route of the table that administrators make.
-    pub(super) fn push_route(&mut self, kind: u16, flags: u16, route: &ip::route::Route) {
+    /// Adds a route of the table that administrators make; `left` is the time that is left of it.
+    pub(super) fn push_route<A: Address + Into<IpAddr>>(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        route: &ip::route::Route<A>,
+        left: Option<Nanos>,
+    ) {
+        let (family, to) = family_and_octets(route.destination.address.into());
         let fixed = [
-            net::AF_INET as u8,
+            family,
             route.destination.length,
             0,
             0,
@@ -195,14 +219,14 @@ impl Reply {
             0,
         ];
         let table = RT_TABLE_MAIN.to_ne_bytes();
-        let (to, metric) = (
-            route.destination.address.octets(),
-            route.metric.to_ne_bytes(),
-        );
+        let metric = route.metric.to_ne_bytes();
         let index = route.interface.to_ne_bytes();
-        let source = route.source.map(|source| source.octets());
-        let gateway = route.gateway.map(|gateway| gateway.octets());
-        let mut attributes: [(u16, &[u8]); 6] = [(RTA_TABLE, &table[..]); 6];
+        let octets = |address: A| family_and_octets(address.into()).1;
+        let (source, gateway) = (route.source.map(octets), route.gateway.map(octets));
+        // `struct rta_cacheinfo`, of which the third number is the time that is left.
+        let left = left.map(|left| (left / (SECOND / USER_HZ)).try_into().unwrap_or(u32::MAX));
+        let cache = left.map(|left| [0, 0, left, 0, 0, 0, 0, 0].map(u32::to_ne_bytes).concat());
+        let mut attributes: [(u16, &[u8]); 7] = [(RTA_TABLE, &table[..]); 7];
         let mut count = 1;
         let mut add = |kind, value| {
             attributes[count] = (kind, value);
@@ -223,18 +247,23 @@ impl Reply {
         if route.interface > 0 {
             add(RTA_OIF, &index);
         }
+        if let Some(cache) = &cache {
+            add(RTA_CACHEINFO, cache);
+        }
         self.push_message(kind, flags, &fixed, &attributes[..count]);
     }
 
     /// Adds a neighbour.
     pub(super) fn push_neighbour(&mut self, kind: u16, flags: u16, neighbour: &Neighbour) {
         const UNICAST: u8 = 1;
+        const ROUTER: u8 = 0x80;
+        let router = if neighbour.is_router { ROUTER } else { 0 };
         let (family, octets) = family_and_octets(neighbour.key.address);
         let fixed = [
             &[family, 0, 0, 0][..],
             &neighbour.key.interface.to_ne_bytes(),
             &(neighbour.state as u16).to_ne_bytes(),
-            &[0, UNICAST],
+            &[router, UNICAST],
         ]
         .concat();
         match &neighbour.hardware {
@@ -250,16 +279,17 @@ impl Reply {
     ///
     /// # Errors
     /// `ENETUNREACH`.
-    fn push_route_to(&mut self, stack: &InetStack, to: &IpAddr) -> Result<()> {
+    fn push_route_to(&mut self, stack: &InetStack, to: &IpAddr, via: u32) -> Result<()> {
+        // `RTM_F_CLONED`, of IPv4: of IPv6 Linux tells of the route itself.
         const FOUND: u32 = 0x200;
-        let route = stack.route(*to)?;
-        let gateway = match (to, stack.host()) {
-            (IpAddr::V4(to), Some(host)) if !route.local && !route.broadcast => host
-                .lookup_route(*to)
-                .and_then(|found| found.gateway)
-                .map(|gateway| gateway.octets()),
-            _ => None,
-        };
+        let flags = if to.is_ipv4() { FOUND } else { 0 };
+        let route = stack.route_via(*to, via)?;
+        let is_far = !route.local && !route.broadcast && !to.is_multicast();
+        let gateway = stack.host().filter(|_| is_far).and_then(|host| match to {
+            IpAddr::V4(to) => host.lookup_route(*to)?.gateway.map(IpAddr::V4),
+            IpAddr::V6(to) => host.lookup_ipv6_route(*to, via)?.gateway.map(IpAddr::V6),
+        });
+        let gateway = gateway.map(|gateway| family_and_octets(gateway).1);
         let table = if route.local {
             u32::from(RT_TABLE_LOCAL)
         } else {
@@ -278,7 +308,7 @@ impl Reply {
                 0,
                 if route.local { RTN_LOCAL } else { 1 },
             ][..],
-            &FOUND.to_ne_bytes(),
+            &flags.to_ne_bytes(),
         ]
         .concat();
         let (table, index) = (table.to_ne_bytes(), route.interface_index.to_ne_bytes());
@@ -356,14 +386,17 @@ fn operational_state(interface: &Interface) -> u8 {
     }
 }
 
-/// The address a request for a route is about.
-fn destination(body: &[u8]) -> Result<IpAddr> {
+/// The address a request for a route is about, and the interface, 0 if it is any.
+fn destination(body: &[u8]) -> Result<(IpAddr, u32)> {
     const FIXED: usize = 12;
-    const TO: u16 = 1;
-    let octets = attributes(body.get(FIXED..).unwrap_or_default())
-        .find(|(kind, _)| *kind == TO)
-        .ok_or(Errno::EINVAL)?
-        .1;
+    let found = |wanted: u16| {
+        let mut all = attributes(body.get(FIXED..).unwrap_or_default());
+        all.find(|(kind, _)| *kind == wanted)
+            .map(|(_, value)| value)
+    };
+    let octets = found(RTA_DST).ok_or(Errno::EINVAL)?;
+    let via = found(RTA_OIF).and_then(|value| value.first_chunk());
+    let via = via.map_or(0, |value| u32::from_ne_bytes(*value));
     let v4 = octets
         .first_chunk::<4>()
         .map(|octets| IpAddr::from(*octets));
@@ -373,6 +406,7 @@ fn destination(body: &[u8]) -> Result<IpAddr> {
             .map(|octets| IpAddr::from(*octets)),
         _ => v4,
     }
+    .map(|to| (to, via))
     .ok_or(Errno::EINVAL)
 }
 
@@ -436,6 +470,10 @@ fn is_no_op(body: &[u8], interface: &Interface) -> bool {
 
 /// An address of the family of IPv4.
 const ANY_IPV4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+/// An address of the family of IPv6.
+const ANY_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+/// Parts of a second in which times of routes are told.
+const USER_HZ: u64 = 100;
 
 /// Answers a request about interfaces, addresses, routes and rules. Returns whether the answer is a
 /// list, which ends with a message of its own.
@@ -475,24 +513,35 @@ pub(super) fn handle_message(stack: &InetStack, reply: &mut Reply, body: &[u8]) 
                 .filter(|_| kind == RTM_GETROUTE && wanted(ANY_IPV4))
             {
                 for route in host.routes()? {
-                    reply.push_route(RTM_NEWROUTE, NLM_F_MULTI, &route);
+                    reply.push_route(RTM_NEWROUTE, NLM_F_MULTI, &route, None);
                 }
             }
+            if let Some(host) = stack
+                .host()
+                .filter(|_| kind == RTM_GETROUTE && wanted(ANY_IPV6))
+            {
+                for (route, left) in host.ipv6_routes()? {
+                    reply.push_route(RTM_NEWROUTE, NLM_F_MULTI, &route, left);
+                }
+            }
+            let now = stack.host().map_or(0, Host::now);
             for interface in stack.core.interfaces() {
                 for known in interface.addresses.iter().filter(|known| wanted(known.ip)) {
                     if kind == RTM_GETADDR {
-                        reply.push_address(RTM_NEWADDR, NLM_F_MULTI, &interface, known);
+                        reply.push_address(RTM_NEWADDR, NLM_F_MULTI, &interface, known, now);
                     } else {
-                        let (ip, prefix) = (known.ip, known.prefix_len);
+                        let ip = known.ip;
+                        let prefix = if ip.is_ipv6() { 128 } else { known.prefix_len };
                         reply.push_local_route(NLM_F_MULTI, &interface, ip, prefix);
                     }
                 }
             }
         }
         RTM_GETNEIGH if all => {
-            if let Some(host) = stack.host().filter(|_| wanted(ANY_IPV4)) {
-                for neighbour in host.neighbours()? {
-                    reply.push_neighbour(RTM_NEWNEIGH, NLM_F_MULTI, &neighbour);
+            if let Some(host) = stack.host() {
+                let all = host.neighbours()?;
+                for neighbour in all.iter().filter(|known| wanted(known.key.address)) {
+                    reply.push_neighbour(RTM_NEWNEIGH, NLM_F_MULTI, neighbour);
                 }
             }
         }
@@ -507,7 +556,10 @@ pub(super) fn handle_message(stack: &InetStack, reply: &mut Reply, body: &[u8]) 
                 .iter()
                 .for_each(|rule| reply.push_rule(family.max(net::AF_INET as u8), *rule));
         }
-        RTM_GETROUTE => reply.push_route_to(stack, &destination(body)?)?,
+        RTM_GETROUTE => {
+            let (to, via) = destination(body)?;
+            reply.push_route_to(stack, &to, via)?;
+        }
         // Lists of what there is none of: queueing disciplines.
         _ if all => {}
         _ => return Err(Errno::EOPNOTSUPP),

@@ -63,4 +63,6 @@ pub struct NewInterface<'a> {
     ///
     /// [`Host::set_carrier`]: crate::inet::Host::set_carrier
     pub has_carrier: bool,
+    /// Whether IPv6 is on, unless it is off by default.
+    pub has_ipv6: bool,
 }

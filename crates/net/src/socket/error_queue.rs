@@ -38,22 +38,15 @@ pub(crate) struct ExtendedError {
 impl ExtendedError {
     /// An ICMP error: no socket has the port.
     pub(crate) fn port_unreachable(v4: bool) -> Self {
-        let (origin, kind, code) = if v4 {
-            (ORIGIN_ICMP, 3, 3)
-        } else {
-            (ORIGIN_ICMP6, 1, 4)
-        };
-        Self {
-            origin,
-            ..Self::icmp(Errno::ECONNREFUSED, kind, code, 0)
-        }
+        let (kind, code) = if v4 { (3, 3) } else { (1, 4) };
+        Self::icmp(v4, Errno::ECONNREFUSED, kind, code, 0)
     }
 
-    /// An error that ICMP tells of; `info` is the MTU of a path.
-    pub(crate) fn icmp(error: Errno, kind: u8, code: u8, info: u32) -> Self {
+    /// An error that ICMP of a family tells of; `info` is the MTU of a path.
+    pub(crate) fn icmp(v4: bool, error: Errno, kind: u8, code: u8, info: u32) -> Self {
         Self {
             errno: error.raw().cast_unsigned(),
-            origin: ORIGIN_ICMP,
+            origin: if v4 { ORIGIN_ICMP } else { ORIGIN_ICMP6 },
             kind,
             code,
             info,

@@ -132,6 +132,16 @@ impl SocketOptions {
         self.set_stored_value(net::SO_BINDTOIFINDEX, index, true)
     }
 
+    /// Binds the socket to the interface with a number, for which no privilege is needed.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub(crate) fn bind_to_interface(&self, index: u32) -> Result<()> {
+        let found = self.stack().find_interface(|one| one.index == index);
+        let index = found.ok_or(Errno::ENODEV)?.index.cast_signed();
+        self.set_stored_value(net::SO_BINDTOIFINDEX, index, true)
+    }
+
     /// The number of the interface the socket is bound to; 0 if it is any.
     pub(crate) fn bound_interface(&self) -> u32 {
         self.stored_value(net::SO_BINDTOIFINDEX)

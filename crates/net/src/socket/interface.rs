@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{self, Debug, Display, Formatter};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ops::Deref;
 
 use abi::errno::Errno;
@@ -72,9 +72,73 @@ pub struct InterfaceAddress {
     pub broadcast: Option<Ipv4Addr>,
     /// Scope in which the address is known (`RT_SCOPE_*`).
     pub scope: u8,
+    /// How long the address is there.
+    pub life: AddressLife,
+}
+
+/// Flags of addresses (`IFA_F_*`).
+pub mod address_flag {
+    /// Nobody is asked for the address before it is used.
+    pub const NO_DAD: u32 = 0x02;
+    /// Somebody else has the address.
+    pub const DAD_FAILED: u32 = 0x08;
+    /// Nothing new comes from the address.
+    pub const DEPRECATED: u32 = 0x20;
+    /// Others are still asked for the address.
+    pub const TENTATIVE: u32 = 0x40;
+    /// The address has no end.
+    pub const PERMANENT: u32 = 0x80;
+    /// The address brings no route to its network.
+    pub const NO_PREFIX_ROUTE: u32 = 0x200;
+}
+
+/// The time for which an address is there; by default for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AddressLife {
+    /// Flags ([`address_flag`]).
+    pub flags: u32,
+    /// Until when, by the network's clock, what is new comes from it, in nanoseconds.
+    pub preferred_until: Option<u64>,
+    /// Until when it is valid.
+    pub valid_until: Option<u64>,
+}
+
+impl Default for AddressLife {
+    fn default() -> Self {
+        Self {
+            flags: address_flag::PERMANENT,
+            preferred_until: None,
+            valid_until: None,
+        }
+    }
+}
+
+impl AddressLife {
+    /// When it changes by itself next.
+    pub(crate) fn next_change(&self) -> Option<u64> {
+        let is_preferred = self.flags & address_flag::DEPRECATED == 0;
+        let ends = [
+            self.preferred_until.filter(|_| is_preferred),
+            self.valid_until,
+        ];
+        ends.into_iter().flatten().min()
+    }
 }
 
 impl InterfaceAddress {
+    /// An address of IPv6 that is known everywhere and has no end.
+    #[must_use]
+    pub fn of_v6(ip: Ipv6Addr, prefix_len: u8) -> Self {
+        Self {
+            ip: ip.into(),
+            prefix_len,
+            peer: None,
+            broadcast: None,
+            scope: 0,
+            life: AddressLife::default(),
+        }
+    }
+
     /// The address that the network is of.
     pub(crate) fn network_ip(&self) -> IpAddr {
         self.peer.map_or(self.ip, IpAddr::V4)
@@ -154,6 +218,12 @@ impl Interface {
     /// Whether a flag is set.
     pub(crate) fn has_flag(&self, flag: linux_raw_sys::net::net_device_flags) -> bool {
         self.flags & flag as u32 != 0
+    }
+
+    /// The addresses of IPv4, which stand before those of IPv6.
+    pub(crate) fn v4_addresses(&self) -> impl Iterator<Item = &InterfaceAddress> + Clone {
+        let is_v4 = |known: &&InterfaceAddress| known.ip.is_ipv4();
+        self.addresses.iter().take_while(is_v4)
     }
 
     /// The first address of IPv4.

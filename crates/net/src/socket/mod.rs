@@ -34,7 +34,8 @@ use fs::ioctl::IoctlRequest;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
 pub use interface::{
-    Interface, InterfaceAddress, InterfaceChange, InterfaceName, Interfaces, Traffic,
+    AddressLife, Interface, InterfaceAddress, InterfaceChange, InterfaceName, Interfaces, Traffic,
+    address_flag,
 };
 use linux_raw_sys::{ioctl, net};
 pub(crate) use message::ControlMessage;

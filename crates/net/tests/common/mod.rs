@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each program of tests uses some of them")]
 
 pub mod router;
+pub mod v6;
 pub mod wire;
 
 use std::net::Ipv4Addr;

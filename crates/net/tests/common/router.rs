@@ -11,7 +11,7 @@ use ip::nat::Protocol;
 use ip::route::{Insert, Kind, Prefix, Route};
 use linux_raw_sys::net as sys;
 use net::inet::{Host, procfs};
-use net::socket::InterfaceAddress;
+use net::socket::{AddressLife, InterfaceAddress};
 use net::{Address, Frame, LinkKind, MsgFlags, NewInterface, OutgoingMessage, SocketType, Stack};
 
 use super::wire::{End, inet};
@@ -74,6 +74,7 @@ impl Node {
                 max_mtu: 9000,
                 queue_len: 1000,
                 has_carrier: true,
+                has_ipv6: false,
             };
             let index = node.host.add_interface(&new, end.clone()).unwrap();
             node.host.set_up(index, true).unwrap();
@@ -153,6 +154,7 @@ pub fn own(ip: Ipv4Addr) -> InterfaceAddress {
         peer: None,
         broadcast: Some(Ipv4Addr::new(a, b, c, 255)),
         scope: 0,
+        life: AddressLife::default(),
     }
 }
 

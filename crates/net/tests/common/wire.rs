@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use net::inet::Host;
-use net::socket::InterfaceAddress;
+use net::socket::{AddressLife, InterfaceAddress};
 use net::{Address, Frame, FrameLost, LinkKind, NetDevice, NewInterface, Stack};
 
 /// An end of a wire: what it sends waits until the wire is run, so that no host is called from
@@ -49,6 +49,7 @@ impl Machine {
             max_mtu: 9000,
             queue_len: 1000,
             has_carrier: true,
+            has_ipv6: false,
         };
         let index = host.add_interface(&interface, end.clone()).unwrap();
         host.set_up(index, true).unwrap();
@@ -72,6 +73,7 @@ pub fn own(ip: Ipv4Addr) -> InterfaceAddress {
         peer: None,
         broadcast: Some(Ipv4Addr::new(10, 0, 0, 255)),
         scope: 0,
+        life: AddressLife::default(),
     }
 }
 

@@ -200,6 +200,8 @@ impl Maker {
             max_mtu: network::MTU.into(),
             queue_len: QUEUE_LEN,
             has_carrier: true,
+            // The switch carries none.
+            has_ipv6: false,
         };
         let uplink = host
             .add_interface(&new, Arc::new(Uplink(number)))

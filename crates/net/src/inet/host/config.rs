@@ -6,6 +6,7 @@ use core::net::{IpAddr, Ipv4Addr};
 
 use abi::errno::Errno;
 use fs::Result;
+use ip::Nanos;
 use ip::neighbour::{self, Key, Neighbour};
 use ip::route::{self, Filter, Insert, InsertError, Kind, Prefix};
 use linux_raw_sys::net::net_device_flags::IFF_PROMISC;
@@ -17,10 +18,10 @@ use crate::inet::loopback::Loopback;
 use crate::socket::{Interface, InterfaceAddress, InterfaceName, NetDevice};
 
 /// Addresses that an interface may have.
-const MOST_ADDRESSES: usize = 256;
+pub(super) const MOST_ADDRESSES: usize = 256;
 /// The maker of routes that addresses bring (`RTPROT_KERNEL`), and how far they lead
 /// (`RT_SCOPE_LINK`).
-const BY_KERNEL: u8 = 2;
+pub(super) const BY_KERNEL: u8 = 2;
 const SCOPE_LINK: u8 = 253;
 const SCOPE_UNIVERSE: u8 = 0;
 
@@ -86,7 +87,7 @@ impl HostState {
         self.remove_routes(|route| route.interface == index, work);
     }
 
-    fn set_up(&mut self, index: u32, is_up: bool, work: &mut Work) -> Result<()> {
+    fn set_up(&mut self, now: Nanos, index: u32, is_up: bool, work: &mut Work) -> Result<()> {
         let interface = self.interfaces.get_mut(index)?;
         if interface.is_up() == is_up {
             return Ok(());
@@ -103,12 +104,14 @@ impl HostState {
         } else {
             self.forget_link(index, false, work);
         }
+        self.run_v6(now, index, work);
+        self.settle_v6(work);
         Ok(())
     }
 }
 
 /// The loop cannot be changed.
-fn check_changeable(index: u32) -> Result<()> {
+pub(super) fn check_changeable(index: u32) -> Result<()> {
     if index == Loopback::INDEX {
         Err(Errno::EOPNOTSUPP)
     } else {
@@ -116,7 +119,7 @@ fn check_changeable(index: u32) -> Result<()> {
     }
 }
 
-fn insert_error(error: InsertError) -> Errno {
+pub(super) fn insert_error(error: InsertError) -> Errno {
     match error {
         InsertError::Exists => Errno::EEXIST,
         InsertError::NoRoom => Errno::ENOSPC,
@@ -130,10 +133,13 @@ impl Host {
     /// # Errors
     /// `ENODEV`.
     pub fn remove_interface(&self, index: u32) -> Result<()> {
+        let now = self.now();
         let removed = self.with_state(|state, work| {
             // It can still be shown when its end is told.
-            state.set_up(index, false, work)?;
+            state.set_up(now, index, false, work)?;
             state.forget_link(index, true, work);
+            state.end_v6(index, work);
+            state.settle_v6(work);
             state.interfaces.remove(index)
         })?;
         if let Some(listener) = self.listener.get().and_then(alloc::sync::Weak::upgrade) {
@@ -148,8 +154,9 @@ impl Host {
     /// `ENODEV`, `EOPNOTSUPP` of the loop.
     pub fn set_up(&self, index: u32, is_up: bool) -> Result<()> {
         check_changeable(index)?;
+        let now = self.now();
         self.with_state(|state, work| {
-            state.set_up(index, is_up, work)?;
+            state.set_up(now, index, is_up, work)?;
             work.tell(Change::Link { index });
             Ok(())
         })
@@ -258,7 +265,7 @@ impl Host {
     pub fn add_address(&self, index: u32, address: InterfaceAddress, replace: bool) -> Result<()> {
         check_changeable(index)?;
         let IpAddr::V4(ip) = address.ip else {
-            return Err(Errno::EOPNOTSUPP);
+            return self.add_v6_address(index, address, replace);
         };
         if ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified() || address.prefix_len > 32
         {
@@ -276,7 +283,11 @@ impl Host {
                 Some(_) if !replace => return Err(Errno::EEXIST),
                 Some(at) => addresses[at] = address,
                 None if addresses.len() >= MOST_ADDRESSES => return Err(Errno::ENOSPC),
-                None => fallible::push(addresses, address)?,
+                None => {
+                    addresses.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                    let end = addresses.partition_point(|known| known.ip.is_ipv4());
+                    addresses.insert(end, address);
+                }
             }
             work.tell(Change::Address {
                 index,
@@ -308,7 +319,7 @@ impl Host {
                 .position(is_meant)
                 .ok_or(Errno::EADDRNOTAVAIL)?;
             let address = addresses.remove(at);
-            let was_last = addresses.is_empty();
+            let was_last = !addresses.iter().any(|known| known.ip.is_ipv4());
             work.tell(Change::Address {
                 index,
                 address,
@@ -392,22 +403,22 @@ impl Host {
         (create, exclusive): (bool, bool),
     ) -> Result<()> {
         check_changeable(key.interface)?;
-        self.with_state(|tables, _| {
+        let now = self.now();
+        self.with_state(|tables, work| {
             let interface = tables.interfaces.get_mut(key.interface)?;
             if interface.shown.hardware_address.is_none() {
                 return Err(Errno::EOPNOTSUPP);
             }
-            let is_known = tables.neighbours.iter().any(|known| known.key == key);
+            let table = tables.neighbours_of(key.address);
+            let is_known = table.iter().any(|known| known.key == key);
             match (is_known, create, exclusive) {
                 (true, _, true) => return Err(Errno::EEXIST),
                 (false, false, _) => return Err(Errno::ENOENT),
                 _ => {}
             }
-            let now = self.now();
-            tables
-                .neighbours
-                .set(now, key, hardware, state)
-                .map_err(|_| Errno::ENOBUFS)
+            let result = table.set(now, key, hardware, state);
+            tables.settle_v6(work);
+            result.map_err(|_| Errno::ENOBUFS)
         })
     }
 
@@ -416,8 +427,10 @@ impl Host {
     /// # Errors
     /// `ENOENT`.
     pub fn remove_neighbour(&self, key: Key) -> Result<()> {
-        self.with_state(|state, _| {
-            if state.neighbours.remove(key) {
+        self.with_state(|state, work| {
+            let was_known = state.neighbours_of(key.address).remove(key);
+            state.settle_v6(work);
+            if was_known {
                 Ok(())
             } else {
                 Err(Errno::ENOENT)
@@ -443,14 +456,14 @@ impl Host {
         self.state.lock().routes.lookup(to).copied()
     }
 
-    /// The neighbours.
+    /// The neighbours of both families.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn neighbours(&self) -> Result<Vec<Neighbour>> {
         let state = self.state.lock();
         let mut all = Vec::new();
-        for neighbour in state.neighbours.iter() {
+        for neighbour in state.neighbours.iter().chain(state.v6.neighbours.iter()) {
             fallible::push(&mut all, neighbour)?;
         }
         Ok(all)
@@ -492,6 +505,14 @@ impl Host {
 }
 
 impl HostState {
+    /// The table of neighbours of an address' family.
+    fn neighbours_of(&mut self, address: IpAddr) -> &mut neighbour::Table {
+        match address {
+            IpAddr::V4(_) => &mut self.neighbours,
+            IpAddr::V6(_) => &mut self.v6.neighbours,
+        }
+    }
+
     /// Fills in the interface and how far a route leads, and checks its gateway.
     fn complete_route(&self, route: &mut route::Route) -> Result<()> {
         if let Some(gateway) = route.gateway {

@@ -8,14 +8,14 @@ use ip::icmp::kind;
 
 /// Declares counters: a name each, as Linux writes it.
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A counter of IP.
+    ($(#[$outer:meta])* $all:ident { $($(#[$doc:meta])* $name:ident,)* }) => {
+        $(#[$outer])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub(super) enum Counter {
+        pub(super) enum $all {
             $($(#[$doc])* $name,)*
         }
 
-        impl Counter {
+        impl $all {
             const ALL: [(Self, &str); [$(Self::$name),*].len()] =
                 [$((Self::$name, stringify!($name))),*];
         }
@@ -23,38 +23,83 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Packets that have come in.
-    InReceives,
-    /// Packets that were malformed, or had made too many hops.
-    InHdrErrors,
-    /// Packets for another host, while none are passed on.
-    InAddrErrors,
-    /// Packets that were passed on.
-    ForwDatagrams,
-    /// Packets of protocols that nobody listens to.
-    InUnknownProtos,
-    /// Packets that were lost for want of room.
-    InDiscards,
-    /// Packets that were given to their protocol.
-    InDelivers,
-    /// Packets of this host's.
-    OutRequests,
-    /// Packets of this host's that were lost for want of room.
-    OutDiscards,
-    /// Datagrams whose fragments did not all come in time.
-    ReasmTimeout,
-    /// Fragments that have come in.
-    ReasmReqds,
-    /// Datagrams that became whole.
-    ReasmOKs,
-    /// Fragments that were lost.
-    ReasmFails,
-    /// Packets that were cut.
-    FragOKs,
-    /// Packets that had to be cut and must not be.
-    FragFails,
-    /// Fragments that were made.
-    FragCreates,
+    /// A counter of IP.
+    Counter {
+        /// Packets that have come in.
+        InReceives,
+        /// Packets that were malformed, or had made too many hops.
+        InHdrErrors,
+        /// Packets for another host, while none are passed on.
+        InAddrErrors,
+        /// Packets that were passed on.
+        ForwDatagrams,
+        /// Packets of protocols that nobody listens to.
+        InUnknownProtos,
+        /// Packets that were lost for want of room.
+        InDiscards,
+        /// Packets that were given to their protocol.
+        InDelivers,
+        /// Packets of this host's.
+        OutRequests,
+        /// Packets of this host's that were lost for want of room.
+        OutDiscards,
+        /// Datagrams whose fragments did not all come in time.
+        ReasmTimeout,
+        /// Fragments that have come in.
+        ReasmReqds,
+        /// Datagrams that became whole.
+        ReasmOKs,
+        /// Fragments that were lost.
+        ReasmFails,
+        /// Packets that were cut.
+        FragOKs,
+        /// Packets that had to be cut and must not be.
+        FragFails,
+        /// Fragments that were made.
+        FragCreates,
+    }
+}
+
+counters! {
+    /// A counter of IPv6.
+    Counter6 {
+        /// Packets that have come in.
+        InReceives,
+        /// Packets that were malformed, or had made too many hops.
+        InHdrErrors,
+        /// Packets that were too long to be passed on.
+        InTooBigErrors,
+        /// Packets that there is no route for, to be passed on by.
+        InNoRoutes,
+        /// Packets for another host, while none are passed on.
+        InAddrErrors,
+        /// Packets of protocols that nobody listens to.
+        InUnknownProtos,
+        /// Packets that may not be believed, or were lost for want of room.
+        InDiscards,
+        /// Packets that were given to their protocol.
+        InDelivers,
+        /// Packets that were passed on.
+        OutForwDatagrams,
+        /// Packets of this host's.
+        OutRequests,
+        /// Packets of this host's that were lost for want of room.
+        OutDiscards,
+        /// Datagrams whose fragments did not all come in time.
+        ReasmTimeout,
+        /// Fragments that have come in.
+        ReasmReqds,
+        /// Datagrams that became whole.
+        ReasmOKs,
+        /// Fragments that were lost.
+        ReasmFails,
+        /// Packets that were cut.
+        FragOKs,
+        /// Packets that had to be cut and must not be.
+        FragFails,
+        /// Fragments that were made.
+        FragCreates,
+    }
 }
 
 /// Messages of ICMP of one way, by what they are.
@@ -76,6 +121,101 @@ pub(in crate::inet) struct PacketCounts {
     ip: [AtomicU64; Counter::ALL.len()],
     received: Messages,
     sent: Messages,
+    pub(super) v6: PacketCounts6,
+}
+
+/// Kinds of messages of ICMPv6 that have counters: errors, and those from this one on.
+const KINDS6: usize = ERRORS6 + 16;
+const ERRORS6: usize = 5;
+const FIRST_INFORMATION: usize = 128;
+
+/// Messages of ICMPv6 of one way.
+#[derive(Default)]
+struct Messages6 {
+    all: AtomicU64,
+    errors: AtomicU64,
+    wrong_checksums: AtomicU64,
+    kinds: [AtomicU64; KINDS6],
+}
+
+/// Counters of IPv6.
+#[derive(Default)]
+pub(super) struct PacketCounts6 {
+    ip: [AtomicU64; Counter6::ALL.len()],
+    received: Messages6,
+    sent: Messages6,
+}
+
+impl PacketCounts6 {
+    pub(super) fn count(&self, counter: Counter6) {
+        add(&self.ip[counter as usize], 1);
+    }
+
+    /// A message of ICMPv6 has come in, whose checksum is right or not.
+    pub(super) fn receive_icmp(&self, message: &[u8], is_whole: bool) {
+        add(&self.received.all, 1);
+        if is_whole {
+            self.received.count_kind(message);
+        } else {
+            add(&self.received.errors, 1);
+            add(&self.received.wrong_checksums, 1);
+        }
+    }
+
+    /// A message of ICMPv6 is sent.
+    pub(super) fn send_icmp(&self, message: &[u8]) {
+        add(&self.sent.all, 1);
+        self.sent.count_kind(message);
+    }
+}
+
+impl Messages6 {
+    fn count_kind(&self, message: &[u8]) {
+        let place = message
+            .first()
+            .and_then(|kind| place_of_kind(usize::from(*kind)));
+        if let Some(counter) = place.and_then(|place| self.kinds.get(place)) {
+            add(counter, 1);
+        }
+    }
+
+    fn value(&self, name: &str) -> u64 {
+        let kind = match name {
+            "Msgs" => return self.all.load(Ordering::Relaxed),
+            "Errors" => return self.errors.load(Ordering::Relaxed),
+            "CsumErrors" => return self.wrong_checksums.load(Ordering::Relaxed),
+            name => KINDS6_NAMES.iter().find(|(known, _)| *known == name),
+        };
+        let place = kind.and_then(|(_, kind)| place_of_kind(*kind));
+        let counter = place.and_then(|place| self.kinds.get(place));
+        counter.map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+}
+
+/// Kinds of messages of ICMPv6 by the names of Linux.
+const KINDS6_NAMES: [(&str, usize); 14] = [
+    ("DestUnreachs", 1),
+    ("PktTooBigs", 2),
+    ("TimeExcds", 3),
+    ("ParmProblems", 4),
+    ("Echos", 128),
+    ("EchoReplies", 129),
+    ("GroupMembQueries", 130),
+    ("GroupMembResponses", 131),
+    ("GroupMembReductions", 132),
+    ("RouterSolicits", 133),
+    ("RouterAdvertisements", 134),
+    ("NeighborSolicits", 135),
+    ("NeighborAdvertisements", 136),
+    ("MLDv2Reports", 143),
+];
+
+fn place_of_kind(kind: usize) -> Option<usize> {
+    match kind {
+        0..ERRORS6 => Some(kind),
+        FIRST_INFORMATION.. => Some(kind - FIRST_INFORMATION + ERRORS6),
+        _ => None,
+    }
 }
 
 fn add(counter: &AtomicU64, number: u64) {
@@ -108,6 +248,21 @@ impl PacketCounts {
     pub(super) fn send_icmp(&self, message: &[u8]) {
         add(&self.sent.all, 1);
         self.sent.count_kind(message);
+    }
+
+    /// The value of a counter of `/proc/net/snmp6` by its name; 0 of one that does not count.
+    pub(in crate::inet) fn value_v6(&self, name: &str) -> u64 {
+        if let Some(name) = name.strip_prefix("Ip6") {
+            let known = Counter6::ALL.iter().find(|(_, known)| *known == name);
+            return known.map_or(0, |(counter, _)| {
+                self.v6.ip[*counter as usize].load(Ordering::Relaxed)
+            });
+        }
+        match (name.strip_prefix("Icmp6In"), name.strip_prefix("Icmp6Out")) {
+            (Some(name), _) => self.v6.received.value(name),
+            (_, Some(name)) => self.v6.sent.value(name),
+            _ => 0,
+        }
     }
 
     /// The value of a counter by its name; 0 of one that does not count.

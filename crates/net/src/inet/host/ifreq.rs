@@ -8,7 +8,7 @@ use ip::route::{Prefix, netmask_len};
 use linux_raw_sys::net::net_device_flags::{IFF_BROADCAST, IFF_PROMISC, IFF_UP};
 
 use super::Host;
-use crate::socket::{Interface, InterfaceAddress, InterfaceChange};
+use crate::socket::{AddressLife, Interface, InterfaceAddress, InterfaceChange};
 
 /// Bits of the network's prefix that an address has by its class (Linux `inet_abc_len`).
 pub(in crate::inet) fn class_prefix_len(ip: Ipv4Addr) -> u8 {
@@ -31,6 +31,7 @@ fn address(interface: &Interface, ip: Ipv4Addr, prefix_len: u8) -> InterfaceAddr
             .filter(|_| interface.has_flag(IFF_BROADCAST))
             .and_then(Prefix::broadcast),
         scope: 0,
+        life: AddressLife::default(),
     }
 }
 

@@ -15,6 +15,7 @@ use super::forward::{ForwardTerms, Passed, Translation};
 use super::state::Class;
 use crate::inet::bind_table::ephemeral_ports;
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
+use crate::inet::icmp_errors::QuotedError;
 use crate::inet::ip::{ICMP, UDP, UDP_HEADER, UDP_LITE};
 use crate::inet::loopback::Loopback;
 use crate::inet::stack::InetStack;
@@ -173,15 +174,12 @@ impl Host {
         };
         let payload;
         if was_fragments {
-            let fragment = Fragment {
-                packet,
-                interface: interface.index,
-            };
+            let fragment = Fragment::of_v4(&packet, interface.index);
             let now = self.now();
             self.counts.count(Counter::ReasmReqds);
             let result = self.with_state(|state, _| state.reassembly.arrive(now, &fragment));
             payload = match result {
-                Reassembled::Whole(joined) => joined,
+                Reassembled::Whole(joined, _) => joined,
                 Reassembled::Waits => return,
                 Reassembled::Overlap | Reassembled::Dropped => {
                     return self.counts.count(Counter::ReasmFails);
@@ -289,7 +287,8 @@ impl Host {
         let header = &packet.header;
         if Self::is_tcp(header, packet.class) {
             self.counts.count(Counter::InDelivers);
-            self.receive_tcp(stack, interface, header, packet.payload);
+            let ends = (header.source.into(), header.destination.into());
+            self.receive_tcp(stack, interface, ends, header.tos, packet.payload);
             if !stack.hears_raw_packets() {
                 return;
             }
@@ -427,6 +426,7 @@ impl Host {
                 payload,
                 quote: &packet,
             };
+            let error = QuotedError::of_v4(&error);
             stack.handle_icmp_error(&error, header.source.into());
             return;
         }
@@ -436,14 +436,13 @@ impl Host {
     }
 
     /// ICMP says that packets to an address are too long.
-    pub(super) fn learn(&self, error: &icmp::Error<'_>) {
-        let mtu = error.info as u16;
-        let is_about_mtu = error.kind == icmp::kind::UNREACHABLE
-            && error.code == icmp::unreachable::FRAGMENTATION_NEEDED;
-        if is_about_mtu {
-            let mut state = self.state.lock();
-            let now = self.now();
-            state.path_mtus.learn(now, error.header.destination, mtu);
+    pub(super) fn learn(&self, error: &QuotedError<'_>) {
+        let Some(mtu) = error.mtu() else { return };
+        let mut state = self.state.lock();
+        let now = self.now();
+        match error.destination {
+            IpAddr::V4(to) => state.path_mtus.learn(now, to, mtu),
+            IpAddr::V6(to) => state.learn_path_mtu_v6(now, to, mtu),
         }
     }
 

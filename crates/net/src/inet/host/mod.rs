@@ -13,6 +13,7 @@ mod published;
 mod registry;
 mod state;
 mod tcp;
+mod v6;
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -32,12 +33,16 @@ use state::{Class, ETH_P_ARP, HostState, OutgoingFrame, Work};
 use task::{Mutex, Once};
 use tcp::TcpLayer;
 pub(super) use tcp::UnownedConnection;
+use v6::Ipv6Link;
 
 pub use self::state::Change;
+pub use self::v6::{Ipv6Scope, Ipv6Setting};
 use super::bind_table::ephemeral_ports;
 use super::datagram::Datagram;
-use super::frame::{self, ETH_P_IP};
+use super::frame::{self, ETH_P_IP, ETH_P_IPV6};
+use super::icmp_errors::QuotedError;
 use super::ip::ICMP;
+use super::link_of;
 use super::loopback::Loopback;
 use super::network::{Network, Route};
 use super::stack::InetStack;
@@ -112,7 +117,7 @@ impl Host {
     }
 
     /// The time.
-    fn now(&self) -> Nanos {
+    pub(crate) fn now(&self) -> Nanos {
         (self.clock)()
     }
 
@@ -128,7 +133,8 @@ impl Host {
     /// small, `ENFILE` if there are too many, `ENOMEM`.
     pub fn add_interface(&self, new: &NewInterface<'_>, device: Arc<dyn NetDevice>) -> Result<u32> {
         self.with_state(|state, work| {
-            let index = state.interfaces.add(new, device)?;
+            let v6 = Ipv6Link::new(&state.v6, !new.has_ipv6);
+            let index = state.interfaces.add(new, device, v6)?;
             work.tell(Change::Link { index });
             Ok(index)
         })
@@ -136,11 +142,14 @@ impl Host {
 
     /// Tells whether the link of an interface is up.
     pub fn set_carrier(&self, index: u32, has_carrier: bool) {
+        let now = self.now();
         self.with_state(|state, work| {
             if let Ok(interface) = state.interfaces.get_mut(index)
                 && interface.set_carrier(has_carrier)
             {
                 work.tell(Change::Link { index });
+                state.run_v6(now, index, work);
+                state.settle_v6(work);
             }
         });
     }
@@ -174,6 +183,7 @@ impl Host {
         match frame::protocol(&frame.data, &interface) {
             ETH_P_ARP => self.receive_arp(&interface, packet, packet_type),
             ETH_P_IP => self.receive_ipv4(&stack, &interface, packet, packet_type),
+            ETH_P_IPV6 => self.receive_ipv6(&stack, &interface, packet, packet_type),
             _ => {}
         }
     }
@@ -267,6 +277,12 @@ impl Host {
             for quote in &work.expired {
                 self.complain_of_expiry(stack, quote);
             }
+            for (index, packet) in &work.unreachable_v6 {
+                self.report_unreachable_v6(stack, *index, packet);
+            }
+            for (index, quote) in &work.expired_v6 {
+                self.complain_of_v6_expiry(stack, *index, quote);
+            }
         }
     }
 
@@ -291,6 +307,7 @@ impl Host {
         let now = self.now();
         self.with_state(|state, work| {
             state.neighbours.tick(now);
+            state.tick_v6(now, work);
             while let Some(expired) = state.reassembly.expire(now) {
                 self.counts.count(Counter::ReasmTimeout);
                 self.counts.count(Counter::ReasmFails);
@@ -336,6 +353,9 @@ impl Network for Host {
     fn route(&self, to: IpAddr, via: u32) -> Result<Route> {
         match to {
             IpAddr::V4(to) if !to.is_loopback() => self.state.lock().route(self.now(), to, via),
+            IpAddr::V6(to) if !to.is_loopback() && via != Loopback::INDEX => {
+                self.state.lock().route_v6(self.now(), to, via)
+            }
             _ => Loopback.route(to, via),
         }
     }
@@ -345,7 +365,8 @@ impl Network for Host {
     }
 
     fn connect(&self, stack: &InetStack, request: ConnectRequest) {
-        match self.route(request.to.ip(), request.options().interface) {
+        let via = link_of(request.to, request.options().interface);
+        match self.route(request.to.ip(), via) {
             Ok(route) if route.local => match self.published_route(Protocol::Tcp, request.to) {
                 None => Loopback.connect(stack, request),
                 Some(Ok(route)) => self.begin_connection(stack, request, &route),
@@ -364,7 +385,7 @@ impl Network for Host {
         self.stop_tcp_listener(listener);
     }
 
-    fn handle_tcp_error(&self, error: &ip::icmp::Error<'_>, errno: Errno) -> bool {
+    fn handle_tcp_error(&self, error: &QuotedError<'_>, errno: Errno) -> bool {
         self.take_tcp_error(error, errno)
     }
 
@@ -373,9 +394,12 @@ impl Network for Host {
         if is_local && !self.leads_elsewhere(&datagram) {
             return Loopback.transmit(stack, datagram);
         }
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (datagram.from.ip(), datagram.to.ip())
-        else {
-            return Err(Errno::ENETUNREACH);
+        let (source, destination) = match (datagram.from.ip(), datagram.to.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => (source, destination),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                return self.transmit_v6(stack, datagram, source, destination);
+            }
+            _ => return Err(Errno::ENETUNREACH),
         };
         let transport = transport_header(&datagram)?;
         if datagram.protocol == ICMP {
@@ -434,7 +458,7 @@ impl Network for Host {
         self.stack.call_once(|| Arc::downgrade(stack));
     }
 
-    fn learn_path_mtu(&self, error: &ip::icmp::Error<'_>) {
+    fn learn_path_mtu(&self, error: &QuotedError<'_>) {
         self.learn(error);
     }
 

@@ -12,6 +12,7 @@ use linux_raw_sys::net::net_device_flags::{
 };
 
 use super::super::loopback::Loopback;
+use super::v6::Ipv6Link;
 use crate::socket::{Interface, InterfaceName, LinkKind, NetDevice, NewInterface, Traffic};
 
 /// Interfaces that there may be, beside the loop.
@@ -27,6 +28,7 @@ pub(super) struct Registered {
     pub(super) shown: Interface,
     pub(super) device: Arc<dyn NetDevice>,
     pub(super) max_mtu: u32,
+    pub(super) v6: Ipv6Link,
     has_carrier: bool,
 }
 
@@ -47,6 +49,11 @@ impl Registered {
         self.has_carrier = has_carrier;
         self.update_running();
         is_news
+    }
+
+    /// Whether the link is up.
+    pub(super) fn has_carrier(&self) -> bool {
+        self.has_carrier
     }
 
     fn set_flag(&mut self, flag: u32, is_set: bool) {
@@ -72,6 +79,11 @@ pub(super) struct Registry {
 }
 
 impl Registry {
+    /// All interfaces, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Registered> {
+        self.interfaces.iter_mut()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Registered> {
         self.interfaces.iter()
     }
@@ -104,6 +116,7 @@ impl Registry {
         &mut self,
         new: &NewInterface<'_>,
         device: Arc<dyn NetDevice>,
+        v6: Ipv6Link,
     ) -> Result<u32> {
         if self.interfaces.len() >= MOST {
             return Err(Errno::ENFILE);
@@ -145,6 +158,7 @@ impl Registry {
             },
             device,
             max_mtu: new.max_mtu,
+            v6,
             has_carrier: new.has_carrier,
         };
         fallible::push(&mut self.interfaces, registered)?;
@@ -213,13 +227,14 @@ mod tests {
             max_mtu: 65_535,
             queue_len: 500,
             has_carrier: true,
+            has_ipv6: false,
         }
     }
 
     #[test]
     fn numbers_do_not_come_back_and_names_do() {
         let mut registry = Registry::default();
-        let mut add = |name| registry.add(&new(name), Arc::new(Nowhere));
+        let mut add = |name| registry.add(&new(name), Arc::new(Nowhere), Ipv6Link::default());
         assert_eq!(
             (add("tun%d"), add("tun%d"), add("tun%d")),
             (Ok(2), Ok(3), Ok(4))
@@ -232,7 +247,10 @@ mod tests {
             assert_eq!(add(bad), Err(Errno::EINVAL), "{bad}");
         }
         registry.remove(3).unwrap();
-        assert_eq!(registry.add(&new("tun%d"), Arc::new(Nowhere)), Ok(5));
+        assert_eq!(
+            registry.add(&new("tun%d"), Arc::new(Nowhere), Ipv6Link::default()),
+            Ok(5)
+        );
         assert_eq!(&*registry.get(5).unwrap().shown.name, "tun1");
         assert!(registry.get(3).is_none() && registry.remove(3).is_err());
     }
@@ -241,10 +259,12 @@ mod tests {
     fn there_is_a_bound() {
         let mut registry = Registry::default();
         for _ in 0..MOST {
-            registry.add(&new("tun%d"), Arc::new(Nowhere)).unwrap();
+            registry
+                .add(&new("tun%d"), Arc::new(Nowhere), Ipv6Link::default())
+                .unwrap();
         }
         assert_eq!(
-            registry.add(&new("one-more"), Arc::new(Nowhere)),
+            registry.add(&new("one-more"), Arc::new(Nowhere), Ipv6Link::default()),
             Err(Errno::ENFILE)
         );
     }
@@ -252,7 +272,9 @@ mod tests {
     #[test]
     fn a_link_runs_if_it_is_up_and_has_a_carrier() {
         let mut registry = Registry::default();
-        let index = registry.add(&new("tun0"), Arc::new(Nowhere)).unwrap();
+        let index = registry
+            .add(&new("tun0"), Arc::new(Nowhere), Ipv6Link::default())
+            .unwrap();
         let one = registry.get_mut(index).unwrap();
         assert!(!one.is_up() && !one.shown.has_flag(IFF_RUNNING));
         one.set_up(true);

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ip::nat::{self, Nat};
 use ip::neighbour::{self, Event, Key, Neighbour};
@@ -12,6 +12,7 @@ use ip::{Nanos, PathMtus, RateLimit, Reassembly, arp};
 use super::counts::PacketCounts;
 use super::forward::FlowHash;
 use super::registry::{Registered, Registry};
+use super::v6::Ipv6State;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
 use crate::socket::{InterfaceAddress, NetDevice};
 
@@ -44,6 +45,13 @@ pub enum Change {
         /// Whether the route has gone.
         removed: bool,
     },
+    /// A route of IPv6 has come or gone.
+    RouteV6 {
+        /// The route.
+        route: route::Route<Ipv6Addr>,
+        /// Whether the route has gone.
+        removed: bool,
+    },
     /// A neighbour has come, changed or gone.
     Neighbour {
         /// The neighbour.
@@ -69,6 +77,9 @@ pub(super) struct Work {
     pub(super) unreachable: Vec<Vec<u8>>,
     /// Beginnings of datagrams that did not become whole in time.
     pub(super) expired: Vec<Vec<u8>>,
+    /// The same of IPv6, with the number of the interface.
+    pub(super) unreachable_v6: Vec<(u32, Vec<u8>)>,
+    pub(super) expired_v6: Vec<(u32, Vec<u8>)>,
 }
 
 impl Work {
@@ -97,11 +108,12 @@ pub(super) struct HostState {
     pub(super) routes: route::Table,
     pub(super) neighbours: neighbour::Table,
     pub(super) reassembly: Reassembly,
-    pub(super) path_mtus: PathMtus,
+    pub(super) path_mtus: PathMtus<Ipv4Addr>,
     pub(super) rate_limit: RateLimit,
     pub(super) counts: Arc<PacketCounts>,
     pub(super) nat: Nat<FlowHash>,
     pub(super) flow_hash: FlowHash,
+    pub(super) v6: Ipv6State,
     /// Flows that were begun, or tried to be.
     pub(super) flows_begun: u64,
     /// Numbers of packets, by destination, and what the places are found with.
@@ -132,6 +144,7 @@ impl HostState {
             counts,
             nat: Nat::new(flow_hash.clone(), nat::MOST_FLOWS),
             flow_hash,
+            v6: Ipv6State::new(u64::from(word(4)) << 32 | u64::from(word(0)), word(8)),
             flows_begun: 0,
             ids,
             id_secret: word(12),
@@ -149,7 +162,11 @@ impl HostState {
 
     /// When there is something to do, if nothing happens before.
     pub(super) fn deadline(&self) -> Option<Nanos> {
-        let due = [self.neighbours.deadline(), self.reassembly.deadline()];
+        let due = [
+            self.neighbours.deadline(),
+            self.reassembly.deadline(),
+            self.v6.deadline(),
+        ];
         due.into_iter().flatten().min()
     }
 
@@ -167,7 +184,7 @@ impl HostState {
         let has_it = |known: &InterfaceAddress| known.ip == IpAddr::V4(address);
         self.interfaces
             .iter()
-            .find(|one| one.is_up() && one.shown.addresses.iter().any(has_it))
+            .find(|one| one.is_up() && one.shown.v4_addresses().any(has_it))
     }
 
     /// The interface, and its address, of whose network an address is the broadcast.
@@ -176,7 +193,7 @@ impl HostState {
             .iter()
             .filter(|one| one.is_up())
             .find_map(|one| {
-                let mut addresses = one.shown.addresses.iter();
+                let mut addresses = one.shown.v4_addresses();
                 let known = addresses.find(|known| known.broadcast == Some(to))?;
                 match known.ip {
                     IpAddr::V4(ip) => Some((one, ip)),
@@ -290,7 +307,7 @@ impl Registered {
             (IpAddr::V4(ip), IpAddr::V4(network)) => Some((ip, network, known.prefix_len)),
             _ => None,
         };
-        let mut addresses = self.shown.addresses.iter().filter_map(v4);
+        let mut addresses = self.shown.v4_addresses().filter_map(v4);
         let first = addresses.clone().next();
         let in_network = |(_, network, length): &(Ipv4Addr, Ipv4Addr, u8)| {
             route::Prefix::of(*network, *length).is_some_and(|of| of.contains(next_hop))

@@ -145,7 +145,7 @@ impl TcpSocket {
     /// Begins a connection.
     pub(super) fn start_connect(&self, to: SocketAddr) -> Result<()> {
         let stack = self.common.stack();
-        let route = stack.route_for(&self.endpoint.options, to.ip())?;
+        let route = stack.route_for(&self.endpoint.options, to)?;
         let from = {
             let mut state = self.state.lock();
             if state.backlog.is_some()
@@ -267,6 +267,7 @@ impl TcpSocket {
             if to.ip().is_multicast() {
                 return Err(Errno::ENETUNREACH);
             }
+            let to = self.common.peer_on_link(&self.endpoint.options, to)?;
             self.start_connect(to)?;
             // As on Linux, the answer is never there at once.
             if wait.nonblocking {

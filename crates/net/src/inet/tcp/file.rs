@@ -135,6 +135,7 @@ impl SocketOps for TcpSocket {
         if state.binding.is_some() || self.connection.load().is_some() {
             return Err(Errno::EINVAL);
         }
+        self.common.bind_to_link(&self.endpoint.options, meant)?;
         let address = BindAddress::new(meant.ip(), self.common.is_v6_only());
         state.binding = Some(self.bind_port(address, meant.port())?);
         state.any_address = address.ip.is_unspecified().then_some(address);

@@ -4,7 +4,7 @@ use ::tcp::{Algorithm, Config, Connection, KeepAlive, MILLISECOND, SECOND};
 use linux_raw_sys::net;
 
 use super::TcpSocket;
-use crate::inet::option_table::{IP, TCP};
+use crate::inet::option_table::{IP, IPV6, TCP};
 use crate::inet::options::SOL_SOCKET;
 use crate::socket::{Sysctl, Sysctls};
 
@@ -33,6 +33,10 @@ pub struct TcpOptions {
     pub ttl: u8,
     /// `IP_TOS`.
     pub tos: u8,
+    /// `IPV6_UNICAST_HOPS`.
+    pub hop_limit: u8,
+    /// `IPV6_TCLASS`.
+    pub traffic_class: u8,
     /// The interface of `SO_BINDTODEVICE`; 0: any.
     pub interface: u32,
 }
@@ -119,6 +123,8 @@ impl TcpSocket {
             quick_ack: None,
             ttl: options.int_option(IP, net::IP_TTL) as u8,
             tos: options.int_option(IP, net::IP_TOS) as u8,
+            hop_limit: options.int_option(IPV6, net::IPV6_UNICAST_HOPS) as u8,
+            traffic_class: options.int_option(IPV6, net::IPV6_TCLASS) as u8,
             interface: self.endpoint.options.bound_interface(),
         }
     }
@@ -128,6 +134,7 @@ impl TcpSocket {
         let is_for_engines = match level {
             TCP => true,
             IP => matches!(option, net::IP_TTL | net::IP_TOS),
+            IPV6 => matches!(option, net::IPV6_UNICAST_HOPS | net::IPV6_TCLASS),
             SOL_SOCKET => option == net::SO_KEEPALIVE,
             _ => false,
         };

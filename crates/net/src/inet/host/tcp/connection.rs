@@ -17,7 +17,7 @@ use task::Mutex;
 use super::super::Host;
 use super::super::state::Work;
 use super::table::Number;
-use super::{HEADERS, Path, Unsent};
+use super::{Path, Unsent, headers_to};
 use crate::inet::stack::InetStack;
 use crate::inet::tcp::{
     ConnectRequest, ConnectionEnd, News, TcpBuffers, TcpEngine, TcpOptions, TcpState,
@@ -242,7 +242,7 @@ impl WireConnection {
 
     /// Takes what ICMP says of the path, as [`Self::icmp_error`].
     pub(super) fn path_limit(&self, quoted: Seq, mtu: u16) -> bool {
-        let mss = mtu.saturating_sub(HEADERS);
+        let mss = mtu.saturating_sub(headers_to(self.ends.remote));
         self.work(|engine, _, now| engine.path_limit(now, quoted, mss)) == Some(true)
     }
 
@@ -326,12 +326,18 @@ impl WireConnection {
         while let Some(outgoing) = engine.next(now, &mut buffers, payload) {
             let data = &payload[..outgoing.payload];
             let mut path = inner.path;
-            path.tos |= u8::from(outgoing.ecn_capable) * super::ECT0;
+            let mark = u8::from(outgoing.ecn_capable) * super::ECT0;
+            path.tos |= mark;
+            path.traffic_class |= mark;
             let sent = host.send_segment(&self.ends, path, &outgoing.header, data, work);
             match sent {
                 Ok(()) => {}
                 Err(Unsent::TooLong(mtu)) => {
-                    engine.path_limit(now, outgoing.header.seq, mtu.saturating_sub(HEADERS));
+                    engine.path_limit(
+                        now,
+                        outgoing.header.seq,
+                        mtu.saturating_sub(headers_to(self.ends.remote)),
+                    );
                 }
                 Err(Unsent::Refused) => engine.lose(),
             }

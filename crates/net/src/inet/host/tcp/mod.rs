@@ -5,9 +5,10 @@ mod connection;
 mod deadlines;
 mod listener;
 mod table;
+mod v6;
 
 use alloc::sync::{Arc, Weak};
-use core::net::{IpAddr, SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ::tcp::{
@@ -18,7 +19,7 @@ use ::tcp::{
 use abi::errno::Errno;
 use connection::WireConnection;
 use fs::Result;
-use ip::{Nanos, icmp, ipv4};
+use ip::{Address, Checksum, Nanos, ipv4};
 use listener::{ListenerState, WireListener};
 use table::{Due, Entry, Number, Table};
 use task::Mutex;
@@ -28,21 +29,28 @@ use super::output::OutgoingPacket;
 use super::state::{Class, Work};
 use crate::inet::bind_table::ephemeral_ports;
 use crate::inet::datagram::PathMtuDiscovery;
+use crate::inet::icmp_errors::QuotedError;
 use crate::inet::ip::TCP;
 use crate::inet::network::Route;
 use crate::inet::stack::InetStack;
 use crate::inet::tcp::{ConnectRequest, ListenTerms, TcpListener, TcpOptions, TcpState};
+use crate::inet::{link_of, with_link};
 use crate::socket::Interface;
 use crate::socket::memory::Transport;
 
-/// Bytes of the headers of IP and TCP without options.
-const HEADERS: u16 = (ipv4::HEADER + ::tcp::HEADER) as u16;
+/// Bytes of the headers of IP and TCP without options, on the way to an address.
+fn headers_to(address: SocketAddr) -> u16 {
+    let below = match address {
+        SocketAddr::V4(_) => ipv4::HEADER,
+        SocketAddr::V6(_) => ip::v6::HEADER,
+    };
+    (below + ::tcp::HEADER) as u16
+}
+
 /// The mark that routers may change instead of dropping a packet, and what they change it to (RFC
 /// 3168, section 5).
 const ECT0: u8 = 2;
 const CONGESTED: u8 = 3;
-/// The least path that ICMP is believed to tell of (Linux `min_pmtu`).
-const LEAST_PATH: u32 = 552;
 /// The hop limit of segments of nobody.
 const HOPS: u8 = 64;
 
@@ -51,6 +59,9 @@ const HOPS: u8 = 64;
 struct Path {
     ttl: u8,
     tos: u8,
+    /// The same over IPv6.
+    hop_limit: u8,
+    traffic_class: u8,
     /// The interface that they go out by; 0: that of the route.
     via: u32,
 }
@@ -60,6 +71,8 @@ impl Path {
     const PLAIN: Self = Self {
         ttl: HOPS,
         tos: 0,
+        hop_limit: HOPS,
+        traffic_class: 0,
         via: 0,
     };
 
@@ -67,6 +80,8 @@ impl Path {
         Self {
             ttl: options.ttl,
             tos: options.tos & !CONGESTED,
+            hop_limit: options.hop_limit,
+            traffic_class: options.traffic_class & !CONGESTED,
             via: options.interface,
         }
     }
@@ -236,17 +251,33 @@ impl Host {
         data: &[u8],
         work: &mut Work,
     ) -> core::result::Result<(), Unsent> {
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (ends.local.ip(), ends.remote.ip())
-        else {
-            return Ok(());
-        };
         let mut bytes = [0; ::tcp::LONGEST_HEADER];
         let Some(length) = header.emit(&mut bytes) else {
             return Ok(());
         };
         let above = &mut bytes[..length];
         let whole = length + data.len();
-        let mut sum = ip::Checksum::pseudo_header(source, destination, TCP, whole);
+        let (source, destination) = match (ends.local.ip(), ends.remote.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => (source, destination),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let mut sum = Checksum::pseudo_header_v6(source, destination, TCP, whole);
+                sum.add(above);
+                sum.add(data);
+                above[16..18].copy_from_slice(&sum.finish().to_be_bytes());
+                let path = Path {
+                    via: link_of(ends.remote, path.via),
+                    ..path
+                };
+                let sent = self.send_segment_v6((source, destination), path, [above, data], work);
+                count(&self.tcp.counts.out_segments);
+                if is_reset(header) {
+                    count(&self.tcp.counts.out_resets);
+                }
+                return sent;
+            }
+            _ => return Ok(()),
+        };
+        let mut sum = Checksum::pseudo_header(source, destination, TCP, whole);
         sum.add(above);
         sum.add(data);
         above[16..18].copy_from_slice(&sum.finish().to_be_bytes());
@@ -319,12 +350,12 @@ impl Host {
         &self,
         stack: &InetStack,
         interface: Option<&Interface>,
-        packet: &ipv4::Header,
+        (source, destination): (IpAddr, IpAddr),
+        tos: u8,
         bytes: &[u8],
     ) {
         let counts = &self.tcp.counts;
         count(&counts.in_segments);
-        let (source, destination) = (packet.source.into(), packet.destination.into());
         let segment = match Segment::verify(source, destination, bytes) {
             Ok(segment) => segment,
             Err(error) => {
@@ -336,12 +367,15 @@ impl Host {
             }
         };
         let arrival = Arrival {
-            congested: packet.tos & CONGESTED == CONGESTED,
+            congested: tos & CONGESTED == CONGESTED,
             ..Arrival::from(segment)
         };
         let ends = Ends {
             local: SocketAddr::new(destination, segment.header.destination),
-            remote: SocketAddr::new(source, segment.header.source),
+            remote: with_link(
+                SocketAddr::new(source, segment.header.source),
+                interface.map_or(0, |interface| interface.index),
+            ),
         };
         let iss = match self.find(&ends, &segment) {
             Found::Connection(connection) => return connection.arrive(&arrival),
@@ -360,11 +394,12 @@ impl Host {
             }
             return;
         };
-        let mtu = u16::try_from(interface.mtu).unwrap_or(u16::MAX);
+        let mtu = self.link_mtu(interface.index, ends.remote);
+        let mtu = u16::try_from(mtu.unwrap_or(interface.mtu)).unwrap_or(u16::MAX);
         let incoming = Incoming {
             ends,
             arrival,
-            mss: mtu.saturating_sub(HEADERS),
+            mss: mtu.saturating_sub(headers_to(ends.remote)),
             iss,
         };
         self.arrive_at_listener(stack, &listener, &incoming);
@@ -535,9 +570,10 @@ impl Host {
             local: request.from,
             remote: request.to,
         };
-        let IpAddr::V4(source) = ends.local.ip() else {
+        let source = ends.local.ip();
+        if source.is_ipv4() != ends.remote.is_ipv4() {
             return Err(Errno::ENETUNREACH);
-        };
+        }
         if route.broadcast || ends.remote.ip().is_multicast() {
             return Err(Errno::ENETUNREACH);
         }
@@ -549,11 +585,10 @@ impl Host {
         }
         let now = self.now();
         let initiator = request.initiator().ok_or(Errno::ECONNABORTED)?;
-        let mtu = self.interface(route.interface_index);
-        let mtu = mtu.map_or(route.mtu, |interface| interface.mtu);
-        let mss = u16::try_from(mtu)
+        let mtu = self.link_mtu(route.interface_index, ends.remote);
+        let mss = u16::try_from(mtu.unwrap_or(route.mtu))
             .unwrap_or(u16::MAX)
-            .saturating_sub(HEADERS);
+            .saturating_sub(headers_to(ends.remote));
         let options = request.options();
         let room = request.end().receive_buffer();
         let config = options.config(&stack.core.sysctls, mss, room);
@@ -644,14 +679,14 @@ impl Host {
     }
 
     /// Takes an error of ICMP about a segment. Returns whether such a segment is under way.
-    pub(super) fn take_tcp_error(&self, error: &icmp::Error<'_>, errno: Errno) -> bool {
+    pub(super) fn take_tcp_error(&self, error: &QuotedError<'_>, errno: Errno) -> bool {
         let Some(quoted) = error.payload.first_chunk::<8>() else {
             return false;
         };
         let port = |at: usize| u16::from_be_bytes([quoted[at], quoted[at + 1]]);
         let ends = Ends {
-            local: SocketAddr::new(error.header.source.into(), port(0)),
-            remote: SocketAddr::new(error.header.destination.into(), port(2)),
+            local: SocketAddr::new(error.source, port(0)),
+            remote: with_link(SocketAddr::new(error.destination, port(2)), error.interface),
         };
         let seq = Seq(u32::from_be_bytes([
             quoted[4], quoted[5], quoted[6], quoted[7],
@@ -662,8 +697,11 @@ impl Host {
         };
         match errno {
             Errno::EMSGSIZE => {
-                let mtu = (error.info & 0xffff).max(LEAST_PATH);
-                connection.path_limit(seq, mtu as u16)
+                let least = match error.destination {
+                    IpAddr::V4(_) => Ipv4Addr::LEAST_PATH,
+                    IpAddr::V6(_) => Ipv6Addr::LEAST_PATH,
+                };
+                connection.path_limit(seq, error.mtu().unwrap_or(least).max(least))
             }
             Errno::ECONNREFUSED | Errno::ENOPROTOOPT => connection.icmp_error(seq, Error::Refused),
             Errno::ENETUNREACH => connection.icmp_error(seq, Error::NetUnreachable),
