@@ -12,6 +12,7 @@ mod fuzz;
 mod hostile;
 mod images;
 mod iommu;
+mod ipv6;
 mod json;
 mod memory;
 pub mod modules;
@@ -193,6 +194,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/wire",
             place: AnyMachine,
             run: wire::run,
+        },
+        Test {
+            name: "machine/ipv6",
+            place: SkerryMachine,
+            run: ipv6::run,
         },
         Test {
             name: "machine/stress-ng",
