@@ -19,6 +19,7 @@ pub(crate) fn adopt(boot: &BootToken) {
     table.next_id = table.next_id.max(last.saturating_add(1));
 }
 
+#[inline(never)]
 fn adopt_one(adopted: Adopted) {
     let Adopted {
         partition,

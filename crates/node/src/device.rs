@@ -176,15 +176,47 @@ fn create(request: &IoctlRequest<'_>) -> Result<usize> {
     result.map(|()| 0)
 }
 
+/// Says why an instance is not made, and what is free. Not inlined: what it needs of the stack
+/// would be there beneath a creation.
+#[inline(never)]
+fn fail(call: &mut Create, reason: u32, errno: Errno) -> Result<()> {
+    call.reason = reason;
+    let free = partition::resources();
+    call.free_cpus = free.cpus_free;
+    call.withheld_cpus = free.cpus_withheld;
+    call.free_mem = free.mem_free;
+    Err(errno)
+}
+
+/// Likewise what the guard says.
+#[inline(never)]
+fn fail_with(call: &mut Create, error: CreateError) -> Result<()> {
+    match error {
+        CreateError::Cpus { free, sharing } => {
+            let reason = match sharing {
+                Sharing::SingleThread => dev::REASON_CORES,
+                Sharing::WholeCores | Sharing::Shared => dev::REASON_CPUS,
+            };
+            let failed = fail(call, reason, Errno::ENOSPC);
+            call.free_cpus = free;
+            failed
+        }
+        CreateError::Memory { free } => {
+            let failed = fail(call, dev::REASON_MEMORY, Errno::ENOMEM);
+            // What would fit: whole granules, unlike what is free.
+            call.free_mem = free;
+            failed
+        }
+        CreateError::TooSmall { least } => {
+            call.least = least;
+            fail(call, dev::REASON_TOO_SMALL, Errno::EINVAL)
+        }
+        CreateError::Window => fail(call, dev::REASON_WINDOW, Errno::ENOMEM),
+        CreateError::Network => fail(call, dev::REASON_NETWORK, Errno::ENOMEM),
+    }
+}
+
 fn try_create(call: &mut Create) -> Result<()> {
-    let fail = |call: &mut Create, reason, errno| {
-        call.reason = reason;
-        let free = partition::resources();
-        call.free_cpus = free.cpus_free;
-        call.withheld_cpus = free.cpus_withheld;
-        call.free_mem = free.mem_free;
-        Err(errno)
-    };
     let Some(label) = Label::new(&call.label) else {
         return fail(call, dev::REASON_LABEL, Errno::EINVAL);
     };
@@ -239,31 +271,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     };
     let partition = match Partition::create(&spec) {
         Ok(partition) => partition,
-        Err(error) => {
-            return match error {
-                CreateError::Cpus { free, sharing } => {
-                    let reason = match sharing {
-                        Sharing::SingleThread => dev::REASON_CORES,
-                        Sharing::WholeCores | Sharing::Shared => dev::REASON_CPUS,
-                    };
-                    let failed = fail(call, reason, Errno::ENOSPC);
-                    call.free_cpus = free;
-                    failed
-                }
-                CreateError::Memory { free } => {
-                    let failed = fail(call, dev::REASON_MEMORY, Errno::ENOMEM);
-                    // What would fit: whole granules, unlike what is free.
-                    call.free_mem = free;
-                    failed
-                }
-                CreateError::TooSmall { least } => {
-                    call.least = least;
-                    fail(call, dev::REASON_TOO_SMALL, Errno::EINVAL)
-                }
-                CreateError::Window => fail(call, dev::REASON_WINDOW, Errno::ENOMEM),
-                CreateError::Network => fail(call, dev::REASON_NETWORK, Errno::ENOMEM),
-            };
-        }
+        Err(error) => return fail_with(call, error),
     };
     let mut status: Status = dev::zeroed();
     status.id = id;

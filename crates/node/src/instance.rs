@@ -161,6 +161,7 @@ impl Instance {
         clippy::large_types_passed_by_value,
         reason = "once an instance; it moves into the record"
     )]
+    #[inline(never)]
     pub(crate) fn new(
         label: Label,
         partition: Partition,

@@ -11,7 +11,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::descriptor::{self, CpuEntry, Descriptor, FLAG_NETWORK, FLAG_PEERS, LABEL_BYTES};
+use abi::descriptor::{
+    self, CpuEntry, Descriptor, FLAG_GROUPS, FLAG_NETWORK, FLAG_PEERS, LABEL_BYTES,
+};
 use abi::keep::{
     KEPT_CHANGING, KEPT_SHARES, KEPT_SINGLE_THREAD, KEPT_STOP_WHEN_HUNG, KEPT_UNWATCHED, Keep,
     NO_FRAME, Owner, Record,
@@ -19,7 +21,6 @@ use abi::keep::{
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE};
 use abi::live::{self, Answer, Entry, Verdict};
 use abi::messages::MAX_PLACES;
-use arrayvec::ArrayVec;
 use ring::epoch::{Copied, Table};
 use ring::mailbox::Publisher;
 
@@ -359,7 +360,11 @@ fn adopt(notes: &Keep<'static>, place: usize, record: &Record) -> Option<Adopted
                 apic_id: park::slot(slot).apic_id.load(Ordering::Relaxed),
                 slot: slot as u32,
             };
-            (slots.map(entry).collect(), firsts)
+            let mut entries = Vec::new();
+            let room = entries.try_reserve_exact(descriptor::MAX_CPUS);
+            room.expect("no memory to adopt an instance");
+            entries.extend(slots.map(entry));
+            (entries, firsts)
         }
     };
     // Those that were not sent yet are, when the instance asks for them.
@@ -399,17 +404,16 @@ unsafe fn blocks(record: &Record, kept: Option<KeptRecord>) -> SharedPages {
     }
 }
 
-type Entries = ArrayVec<CpuEntry, { descriptor::MAX_CPUS }>;
-
 /// CPUs and granules that an instance has, in its order.
 struct Listed {
-    cpus: Entries,
+    cpus: Vec<CpuEntry>,
     granules: Vec<Frame>,
 }
 
 impl Partition {
     /// The instance's possessions as its descriptor tells them, if that agrees with the notes: the
     /// granules `owned`, ascending, and the CPUs that were sent to it.
+    #[inline(never)]
     fn listed(
         &self,
         record: &Record,
@@ -423,21 +427,28 @@ impl Partition {
         if record.flags & KEPT_CHANGING != 0 {
             return Err("what it has was being changed");
         }
-        if d.has(FLAG_NETWORK) || d.has(FLAG_PEERS) {
+        if [FLAG_NETWORK, FLAG_PEERS, FLAG_GROUPS]
+            .iter()
+            .any(|flag| d.has(*flag))
+        {
             return Err("a network or peers are not adopted");
         }
         if self.window().halt_ordered() {
             return Err("it was being halted");
         }
         let entries = self.last_epoch()?;
-        let mut cpus = Entries::new();
+        let mut cpus = Vec::new();
+        cpus.try_reserve_exact(descriptor::MAX_CPUS)
+            .map_err(|_| "there is no memory to adopt it")?;
         let of_kind = |kind| entries.iter().filter(move |entry| live::is_of(entry, kind));
         if entries.is_empty() {
             cpus.extend(d.cpus().iter().copied());
         } else {
             for entry in of_kind(live::KIND_CPU) {
-                cpus.try_push(live::place(entry))
-                    .map_err(|_| "it has too many CPUs")?;
+                if cpus.len() == descriptor::MAX_CPUS {
+                    return Err("it has too many CPUs");
+                }
+                cpus.push(live::place(entry));
             }
         }
         let known = |entry: &CpuEntry| {

@@ -7,11 +7,11 @@
 //! them.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use abi::layout::PAGE_SIZE;
 use abi::live::{self, Entry};
 use abi::messages::{Counters, MAX_PLACES, MessagePage, PLACE_BYTES, Peer, places_for};
-use arrayvec::ArrayVec;
 
 use super::Partition;
 use crate::irq;
@@ -60,7 +60,8 @@ struct Place {
 /// All places of an instance: none if it was created without names of peers.
 #[derive(Default)]
 pub(super) struct Places {
-    places: ArrayVec<Place, MAX_PLACES>,
+    /// [`MAX_PLACES`] at most.
+    places: Vec<Place>,
     /// Peers have changed since the last epoch was written.
     is_stale: bool,
 }
@@ -87,7 +88,8 @@ pub(super) type Mapped = [Frame; 2];
 impl Places {
     /// So many places for the peers of an instance, of [`MAX_PLACES`]; `None` without memory.
     pub(super) fn take(count: usize) -> Option<Self> {
-        let mut places = ArrayVec::new();
+        let mut places = Vec::new();
+        places.try_reserve_exact(count.min(MAX_PLACES)).ok()?;
         for _ in 0..count.min(MAX_PLACES) {
             places.push(Place {
                 pages: Pages(Arc::new(Block::zeroed(ORDER)?)),

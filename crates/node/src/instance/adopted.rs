@@ -23,6 +23,7 @@ impl Instance {
     ///
     /// # Errors
     /// `ENOMEM`: no memory for its logs. The partition is dropped.
+    #[inline(never)]
     pub(crate) fn adopted(
         label: Label,
         partition: Partition,
