@@ -46,7 +46,7 @@ fn each_health_has_a_name_of_its_own() {
 
 #[test]
 fn each_event_has_a_name_of_its_own() {
-    let names = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16].map(event_name);
+    let names = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17].map(event_name);
     assert_eq!(
         names,
         [
@@ -66,6 +66,7 @@ fn each_event_has_a_name_of_its_own() {
             "pause",
             "unpause",
             "dma-fault",
+            "adopt",
             "unknown"
         ]
     );
