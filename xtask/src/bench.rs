@@ -17,13 +17,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use metrics::{How, Metric};
 use micro::{Outcome, Results};
 use table::Table;
 
-use crate::vm::Kernel;
+use crate::vm::{Ending, Kernel, Machine, last_lines};
 use crate::{linux, paths};
 
 /// Measure, and print a table with all systems' figures.
@@ -372,6 +372,20 @@ fn discard_scratch() {
     for kind in ["log", "counts"] {
         drop(fs::remove_file(scratch(kind)));
     }
+}
+
+/// Runs a machine whose command has to end well; returns what that printed.
+fn output_of(machine: &Machine) -> Result<String> {
+    let run = machine.run_collected()?;
+    ensure!(
+        run.ending == Ending::Exited(0),
+        "{:?}: {}\n{}\n{}",
+        run.ending,
+        run.output,
+        run.complaints,
+        last_lines(&machine.log, 25)
+    );
+    Ok(run.output)
 }
 
 /// The newest Linux image of this machine.

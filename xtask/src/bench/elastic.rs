@@ -7,12 +7,12 @@ use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{Arguments, System, document};
-use crate::vm::{Addition, Ending, Kernel, Machine, last_lines};
+use crate::vm::{Addition, Kernel, Machine};
 use crate::{build, paths};
 
 /// Repetitions in time, and where instructions are counted.
@@ -235,16 +235,7 @@ fn collect(
     (machine.hardware.cpus, machine.hardware.memory) = (3, memory.into());
     machine.hardware.icount = arguments.icount;
     prepare(&mut machine);
-    let run = machine.run_collected()?;
-    ensure!(
-        run.ending == Ending::Exited(0),
-        "{:?}: {}\n{}\n{}",
-        run.ending,
-        run.output,
-        run.complaints,
-        last_lines(&machine.log, 25)
-    );
-    Ok(run.output)
+    super::output_of(&machine)
 }
 
 fn skerry(arguments: &Arguments, kernel: &Kernel, turns: usize) -> Result<Samples> {

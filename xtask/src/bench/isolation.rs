@@ -7,12 +7,12 @@ use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::{Arguments, System, document};
 use crate::build;
-use crate::vm::{Addition, Ending, Kernel, Machine, last_lines};
+use crate::vm::{Addition, Kernel, Machine};
 
 /// Limit for one machine.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -117,15 +117,7 @@ fn samples(arguments: &Arguments, kernel: &Kernel) -> Result<String> {
     machine.hardware.icount = arguments.icount;
     let plugin = format!("{},out={}", plugin.display(), counts.display());
     machine.hardware.extra = vec!["-plugin".into(), plugin.into()];
-    let run = machine.run_collected()?;
-    ensure!(
-        run.ending == Ending::Exited(0),
-        "{:?}: {}\n{}\n{}",
-        run.ending,
-        run.output,
-        run.complaints,
-        last_lines(&machine.log, 25)
-    );
+    super::output_of(&machine)?;
     fs::read_to_string(&counts).with_context(|| format!("no {}", counts.display()))
 }
 
