@@ -57,7 +57,7 @@ pub struct Record {
     pub id: u32,
     /// `KEPT_*`.
     pub flags: u32,
-    /// Its name, padded with zeroes.
+    /// Name of the instance, padded with zeroes.
     pub label: [u8; LABEL_BYTES],
     /// First frame of its descriptor.
     pub descriptor: u64,

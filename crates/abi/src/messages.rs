@@ -32,7 +32,7 @@ pub const PLACE_BYTES: usize = 2 * PAGE_SIZE;
 pub const SIZE: usize = MAX_PLACES * PLACE_BYTES;
 /// Name on an instance's command line behind which the names of its peers stand.
 pub const COMMAND_LINE: &str = "peers";
-/// Likewise the names of its groups.
+/// Name on an instance's command line behind which the names of its groups stand.
 pub const GROUPS_COMMAND_LINE: &str = "groups";
 
 /// Progress of a side as the receiver of what the other one sends.

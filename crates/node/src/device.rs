@@ -188,7 +188,7 @@ fn fail(call: &mut Create, reason: u32, errno: Errno) -> Result<()> {
     Err(errno)
 }
 
-/// Likewise what the guard says.
+/// Says why the guard does not make an instance, and what is free.
 #[inline(never)]
 fn fail_with(call: &mut Create, error: CreateError) -> Result<()> {
     match error {

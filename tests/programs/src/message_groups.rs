@@ -34,7 +34,7 @@ struct Parsed {
     number: u32,
     instance: u64,
     identity: u64,
-    /// Its sender's own number.
+    /// Number that the sending program has given the message.
     own: u64,
 }
 

@@ -285,10 +285,12 @@ impl Loans {
         Ok(same.map(|now| (lock, now)))
     }
 
-    /// As the function [`settle`].
+    /// Takes back the loans of borrowers that are not there any more, ends those for which nobody
+    /// has to go without, and brings every lender to what it is to have. What cannot be done is
+    /// told.
     ///
     /// # Errors
-    /// As there.
+    /// If nothing can be seen or written.
     pub fn settle(&self, device: &dyn Device, store: &Store, out: &mut dyn Write) -> Result<Open> {
         let mut open = Open::Nothing;
         for (seen, record) in self.to_settle(device, store, &mut open)? {
@@ -604,8 +606,7 @@ pub enum Open {
     Busy,
 }
 
-/// Takes back the loans of borrowers that are not there any more, and brings every lender to what
-/// it is to have. What cannot be done is told.
+/// Carries out [`Loans::settle`], unless somebody else has the right to loans.
 ///
 /// # Errors
 /// If nothing can be seen or written.

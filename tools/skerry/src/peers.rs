@@ -58,7 +58,7 @@ pub struct Rated {
     /// The peer.
     #[serde(flatten)]
     pub peer: Shown,
-    /// Its counts in a second.
+    /// Messages and doorbells exchanged with the peer, a second.
     pub rates: Rates,
 }
 

@@ -103,7 +103,7 @@ struct Row<'a> {
     net_received_bytes: Option<u64>,
     /// Bytes that its network card has sent; likewise.
     net_sent_bytes: Option<u64>,
-    /// Its exchange of messages with each peer.
+    /// Messages exchanged with each peer, in all and a second.
     peers: Vec<peers::Rated>,
     #[serde(flatten)]
     usage: Usage,

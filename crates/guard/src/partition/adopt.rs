@@ -43,7 +43,7 @@ use crate::{BootToken, faults, keep, park};
 /// Facts about an instance for a supervisor that starts again, beside what the instance has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Its name, padded with zeroes.
+    /// Name of the instance, padded with zeroes.
     pub label: [u8; LABEL_BYTES],
     /// Nobody looks whether it hangs.
     pub unwatched: bool,
@@ -177,7 +177,7 @@ impl Partition {
 
 /// An instance that ran under the supervisor before this one.
 pub struct Adopted {
-    /// Its CPUs and memory.
+    /// CPUs and memory of the instance, as of one that this supervisor has started.
     pub partition: Partition,
     /// The note about it.
     pub note: Note,

@@ -86,7 +86,8 @@ impl Offer {
 pub(super) type Mapped = [Frame; 2];
 
 impl Places {
-    /// So many places for the peers of an instance, of [`MAX_PLACES`]; `None` without memory.
+    /// Makes `count` places for peers and members of groups, [`MAX_PLACES`] at most, each with two
+    /// zeroed pages; `None` without memory.
     pub(super) fn take(count: usize) -> Option<Self> {
         let mut places = Vec::new();
         places.try_reserve_exact(count.min(MAX_PLACES)).ok()?;
