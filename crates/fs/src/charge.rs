@@ -20,6 +20,8 @@ pub enum Resource {
     EpollWatches,
     /// Open files that were sent and not received (`SCM_RIGHTS`).
     FilesInFlight,
+    /// Pages that the buffers of the user's sockets may fill.
+    SocketPages,
 }
 
 /// A limit that root can set.
@@ -135,7 +137,7 @@ pub fn has_room(bytes: usize) -> bool {
 }
 
 /// Number of kinds.
-const KINDS: usize = Resource::FilesInFlight as usize + 1;
+const KINDS: usize = Resource::SocketPages as usize + 1;
 
 static CHARGED: Mutex<Charged> = Mutex::new(Charged {
     users: BTreeMap::new(),
@@ -174,14 +176,20 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Charges a user with an amount, unless he has more than `most` then.
+    /// A charge of nothing yet.
     #[must_use]
-    pub fn new(user: u32, resource: Resource, amount: usize, most: usize) -> Option<Self> {
-        let mut charge = Self {
+    pub const fn empty(user: u32, resource: Resource) -> Self {
+        Self {
             user,
             resource,
             amount: 0,
-        };
+        }
+    }
+
+    /// Charges a user with an amount, unless he has more than `most` then.
+    #[must_use]
+    pub fn new(user: u32, resource: Resource, amount: usize, most: usize) -> Option<Self> {
+        let mut charge = Self::empty(user, resource);
         charge.resize(amount, most).then_some(charge)
     }
 
@@ -203,6 +211,12 @@ impl Charge {
         fits
     }
 
+    /// The amount.
+    #[must_use]
+    pub fn amount(&self) -> usize {
+        self.amount
+    }
+
     /// The user who is charged.
     #[must_use]
     pub fn user(&self) -> u32 {
@@ -212,7 +226,9 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.resize(0, 0);
+        if self.amount > 0 {
+            self.resize(0, 0);
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! Limits of what a user has, whatever number of processes: pages of pipes, instances of inotify,
-//! descriptors under way.
+//! descriptors under way, pages of sockets.
+
+use std::fs;
+use std::net::UdpSocket;
 
 use anyhow::{Context, Result, ensure};
 
@@ -12,12 +15,14 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("limits-of-users-pipes", of_pipes),
     ("limits-of-users-inotify", of_inotify),
     ("limits-of-users-descriptors-under-way", of_descriptors),
+    ("limits-of-users-sockets", of_sockets),
 ];
 
 /// Ordinary users, each of one check: what they have is counted.
 const PIPES_USER: u32 = 54_331;
 const INOTIFY_USER: u32 = 54_332;
 const DESCRIPTORS_USER: u32 = 54_333;
+const SOCKETS_USER: u32 = 54_334;
 
 const PAGE: i64 = 4096;
 
@@ -41,7 +46,7 @@ fn as_user(user: u32, descriptors: u64, check: impl FnOnce() -> Result<()>) -> R
 }
 
 fn setting(name: &str) -> Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/sys/fs/{name}"))?;
+    let text = fs::read_to_string(format!("/proc/sys/fs/{name}"))?;
     text.trim().parse().context("a setting is a number")
 }
 
@@ -118,4 +123,84 @@ fn of_descriptors() -> Result<()> {
         )?;
         send(MOST + 2).map(drop)
     })
+}
+
+fn of_sockets() -> Result<()> {
+    const SETTING: &str = "/proc/sys/net/core/socket_user_pages";
+    // Linux has no such limit.
+    let Ok(before) = fs::read_to_string(SETTING) else {
+        return Ok(());
+    };
+    fs::write(SETTING, "64")?;
+    let result = as_user(SOCKETS_USER, 1024, || fill_sockets(64));
+    fs::write(SETTING, before)?;
+    result
+}
+
+/// Fills sockets of all kinds up to the pages that their user may have.
+fn fill_sockets(pages: usize) -> Result<()> {
+    const PAIRS: usize = 30;
+    const NOW: i32 = libc::MSG_DONTWAIT;
+    let bytes = vec![1u8; 1 << 16];
+    let send = |to: &Fd, len: usize| {
+        let none = std::ptr::null::<u8>();
+        call!(SYS_sendto, to.0, bytes.as_ptr(), len, NOW, none, 0)
+    };
+    let receive = |from: &Fd| {
+        let mut room = vec![0u8; 1 << 16];
+        let none = std::ptr::null_mut::<u8>();
+        call!(
+            SYS_recvfrom,
+            from.0,
+            room.as_mut_ptr(),
+            room.len(),
+            NOW,
+            none,
+            none
+        )
+    };
+    let mut streams = Vec::new();
+    let mut sent = 0;
+    for n in 0..PAIRS {
+        let [to, from] = pair(libc::SOCK_STREAM)?;
+        let mut of_pair = 0;
+        while let Ok(count @ 1..) = usize::try_from(send(&from, bytes.len())) {
+            of_pair += count;
+        }
+        fails(send(&from, 1), libc::EAGAIN, "one byte more")?;
+        ensure!(of_pair > 0, "nothing went into pair {n}");
+        sent += of_pair;
+        streams.push([to, from]);
+    }
+    let page = PAGE as usize;
+    ensure!(sent <= (pages + PAIRS) * page, "{sent} bytes were sent");
+    ensure!(sent >= pages * page, "{sent} bytes were sent, no more");
+
+    let messages = [pair(libc::SOCK_DGRAM)?, pair(libc::SOCK_SEQPACKET)?];
+    for [to, from] in &messages {
+        fails(send(from, 8000), libc::ENOBUFS, "a message of two pages")?;
+        is(send(from, 1500), 1500, "a message of one")?;
+        fails(send(from, 1500), libc::EAGAIN, "another one")?;
+        is(receive(to), 1500, "the message")?;
+    }
+    let receiver = UdpSocket::bind("127.0.0.1:0")?;
+    let sender = UdpSocket::bind("127.0.0.1:0")?;
+    receiver.set_nonblocking(true)?;
+    for _ in 0..2 {
+        sender.send_to(&bytes[..3000], receiver.local_addr()?)?;
+    }
+    let mut room = [0; 4000];
+    ensure!(receiver.recv(&mut room)? == 3000, "a datagram");
+    ensure!(receiver.recv(&mut room).is_err(), "a second one");
+
+    // What is received makes room again, for this socket and for others.
+    let [to, from] = &streams[0];
+    while receive(to) > 0 {}
+    ensure!(send(from, bytes.len()) > PAGE, "room of what was received");
+    drop(streams);
+    for [to, from] in &messages {
+        is(send(from, 8000), 8000, "a message of two pages later")?;
+        is(receive(to), 8000, "it")?;
+    }
+    Ok(())
 }

@@ -59,7 +59,8 @@ impl DatagramReceiver {
     /// The receiving side of a socket of UDP.
     pub(super) fn of_udp(stack: &Arc<CoreStack>) -> Self {
         let receiver = Self::new(stack.clone());
-        receiver.endpoint.queue.lock().memory = BufferMemory::new(stack.clone(), Transport::Udp);
+        receiver.endpoint.queue.lock().memory =
+            BufferMemory::new(&receiver.options, Transport::Udp);
         receiver
     }
 

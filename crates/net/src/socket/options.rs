@@ -10,6 +10,7 @@ use linux_raw_sys::net;
 use task::Mutex;
 
 use super::core_stack::CoreStack;
+use super::credentials::caller_ucred;
 use super::error_queue::{ErrorQueue, ErrorQueueEntry};
 use super::extended_options::ExtendedOptions;
 use super::message::{MsgFlags, WaitPolicy};
@@ -35,6 +36,8 @@ pub struct Linger {
 /// The options of one socket.
 pub struct SocketOptions {
     stack: Arc<CoreStack>,
+    /// The user who made the socket, or the one from which it was accepted.
+    owner: u32,
     send_buffer: AtomicUsize,
     receive_buffer: AtomicUsize,
     /// The buffer sizes that were set by the program (`SO_BUF_LOCK`): a bit each.
@@ -89,6 +92,7 @@ impl SocketOptions {
             last_timestamp: AtomicU64::new(0),
             filtered: AtomicBool::new(false),
             extended: Mutex::new(None),
+            owner: caller_ucred().uid,
             stack,
         }
     }
@@ -115,6 +119,19 @@ fn is_boolean(option: u32) -> bool {
 }
 
 impl SocketOptions {
+    /// The options of a new socket for which another user than the caller pays.
+    pub(crate) fn of_owner(stack: Arc<CoreStack>, owner: u32) -> Self {
+        Self {
+            owner,
+            ..Self::new(stack)
+        }
+    }
+
+    /// The user who pays for the socket's buffers.
+    pub(crate) fn owner(&self) -> u32 {
+        self.owner
+    }
+
     /// Options with buffers of other sizes.
     pub(crate) fn with_buffers(stack: Arc<CoreStack>, send: usize, receive: usize) -> Self {
         Self {
@@ -143,12 +160,13 @@ impl SocketOptions {
             timestamping: AtomicU32::new(self.timestamping.load(Ordering::Relaxed)),
             filtered: AtomicBool::new(self.filtered.load(Ordering::Relaxed)),
             extended: Mutex::new(self.inherited_extended()),
+            owner: self.owner,
             ..Self::new(self.stack.clone())
         }
     }
 
     /// The part of the socket's stack that all families share.
-    pub(crate) fn stack(&self) -> &CoreStack {
+    pub(crate) fn stack(&self) -> &Arc<CoreStack> {
         &self.stack
     }
 

@@ -311,6 +311,9 @@ sysctls! {
     /// The most datagrams that wait for a receiver of `AF_UNIX` that has not named their sender its
     /// peer.
     unix_max_dgram_qlen = Definition::integer("unix/max_dgram_qlen", 10, 0, INT_MAX);
+    /// Pages that the buffers of all sockets of one user may fill, who is not the superuser; 0: no
+    /// limit. (Linux has none but that of control groups.)
+    socket_user_pages = Definition::integer("core/socket_user_pages", 16_384, 0, INT_MAX);
 }
 
 impl Sysctls {
@@ -322,10 +325,13 @@ impl Sysctls {
         }
     }
 
-    /// Sets the limits that depend on the size of the machine, as Linux does.
+    /// Sets the limits that depend on the size of the machine: as Linux does, and for the sockets
+    /// of a user a quarter of what the kernel may have.
     pub fn scale(&self, pages: u64) {
         self.tcp_mem.scale(pages / 16);
         self.udp_mem.scale(pages / 8);
+        let of_user = i64::try_from(pages / 8).unwrap_or(INT_MAX);
+        self.socket_user_pages.values[0].store(of_user.clamp(128, INT_MAX), Ordering::Relaxed);
     }
 }
 

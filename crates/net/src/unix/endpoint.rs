@@ -14,6 +14,7 @@ use super::stack::UnixStack;
 use crate::socket::ScmRights;
 use crate::socket::byte_stream::ByteStream;
 use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::memory::BufferMemory;
 use crate::{SocketOptions, SocketType, SupplementaryGroups, Ucred, UnixName};
 
 /// Bytes that Linux allocates for a message's description (`struct sk_buff`), and behind its bytes.
@@ -96,6 +97,8 @@ pub(super) struct UnixEndpoint {
     credentials: Mutex<(Ucred, Option<SupplementaryGroups>)>,
     /// The bytes this socket's datagrams take up in others' queues.
     send_charged_bytes: AtomicUsize,
+    /// The memory for them.
+    send_memory: Mutex<BufferMemory>,
     /// The endpoint that datagrams without an address go to.
     datagram_peer: Mutex<Option<Arc<UnixEndpoint>>>,
 }
@@ -124,10 +127,15 @@ impl UnixEndpoint {
         socket_type: SocketType,
         options: Arc<SocketOptions>,
     ) -> Arc<Self> {
+        let send_memory = match socket_type {
+            SocketType::Datagram => BufferMemory::of_owner(&options),
+            _ => BufferMemory::default(),
+        };
         Arc::new(Self {
             _counted: census::UnixPort::default(),
             stack,
             socket_type,
+            send_memory: Mutex::new(send_memory),
             endpoint: endpoint::Endpoint::new(options),
             name: Mutex::new(UnixName::Unnamed),
             credentials: Mutex::new((Ucred::INVALID, None)),
@@ -185,18 +193,32 @@ impl UnixEndpoint {
         self.send_charged_bytes.load(Ordering::Relaxed)
     }
 
-    /// A datagram of this socket is under way.
-    pub(super) fn charge_send(&self, bytes: usize) {
-        self.send_charged_bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// A datagram of this socket gets under way. `false`, and nothing is changed: the owner's
+    /// sockets have too many pages for it.
+    #[must_use]
+    pub(super) fn charge_send(&self, bytes: usize) -> bool {
+        let mut memory = self.send_memory.lock();
+        let covered = memory.covers(self.send_charged_bytes() + bytes);
+        if covered {
+            self.send_charged_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        covered
     }
 
     /// Returns the charge of a datagram that was received, or thrown away.
     pub(super) fn uncharge_send(&self, bytes: usize) {
-        census::released(
-            self.send_charged_bytes.fetch_sub(bytes, Ordering::Relaxed),
-            bytes,
-        );
+        {
+            let mut memory = self.send_memory.lock();
+            let before = self.send_charged_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            census::released(before, bytes);
+            memory.trim(before - bytes);
+        }
         self.notify_write_space();
+    }
+
+    /// Has this socket's owner pay for what it will send to `peer`, to which nothing was sent yet.
+    pub(super) fn pay_for_queue_of(&self, peer: &Self) {
+        peer.queue.lock().stream.memory = BufferMemory::of_owner(&self.options);
     }
 
     pub(super) fn charged_bytes(&self) -> usize {

@@ -77,8 +77,17 @@ pub fn check_protocol(protocol: i32) -> Result<()> {
 
 impl UnixSocket {
     fn new(stack: &Arc<UnixStack>, socket_type: SocketType) -> Arc<Self> {
+        let options = SocketOptions::new(stack.core.clone());
+        Self::with_options(stack, socket_type, options)
+    }
+
+    fn with_options(
+        stack: &Arc<UnixStack>,
+        socket_type: SocketType,
+        options: SocketOptions,
+    ) -> Arc<Self> {
         let id = stack.next_id();
-        let options = Arc::new(SocketOptions::new(stack.core.clone()));
+        let options = Arc::new(options);
         let socket = Arc::new_cyclic(|this| Self {
             id,
             socket_type,
@@ -142,7 +151,11 @@ impl UnixSocket {
             return Some(Err(error));
         }
         let mut connected = false;
-        let server = Self::new(self.stack(), self.socket_type);
+        let owner = self.endpoint.options.owner();
+        let options = SocketOptions::of_owner(self.stack().core.clone(), owner);
+        let server = Self::with_options(self.stack(), self.socket_type, options);
+        client.endpoint.pay_for_queue_of(&server.endpoint);
+        server.endpoint.pay_for_queue_of(&client.endpoint);
         client.endpoint.set_credentials(caller_peer_credentials());
         client.peer.call_once(|| {
             connected = true;

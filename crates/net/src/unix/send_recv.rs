@@ -33,6 +33,13 @@ fn filter_received(receiver: &UnixEndpoint, packet: &mut Option<UnixMessage>) ->
     true
 }
 
+/// The answer to a message for which the owner's sockets have no more memory, while so many bytes
+/// of the sender's are under way: there may be when some of them are received (`None`), unless
+/// there are none.
+fn refused_memory(under_way: usize) -> Option<Result<()>> {
+    (under_way == 0).then_some(Err(Errno::ENOBUFS))
+}
+
 impl UnixSocket {
     /// The poll events of a call that would send or receive now.
     pub(super) fn poll_events(&self) -> Events {
@@ -218,9 +225,12 @@ impl UnixSocket {
             if queue.charged_bytes >= limit {
                 return None;
             }
-            let packet = packet.take()?;
-            queue.charged_bytes += packet.charged_size();
-            queue.packets.push_back(packet);
+            let then = queue.charged_bytes + packet.as_ref()?.charged_size();
+            if !queue.memory.covers(then) {
+                return refused_memory(queue.charged_bytes);
+            }
+            queue.charged_bytes = then;
+            queue.packets.push_back(packet.take()?);
             Some(Ok(()))
         };
         wait.wait_on(&self.endpoint.writable, attempt)?;
@@ -281,8 +291,10 @@ impl UnixSocket {
                 self.register_blocked_sender(&mut queue);
                 return None;
             }
+            if !self.endpoint.charge_send(cost) {
+                return refused_memory(used);
+            }
             queue.packets.push_back(packet.take()?);
-            self.endpoint.charge_send(cost);
             Some(Ok(()))
         };
         match wait.wait_on(&self.endpoint.writable, attempt) {
@@ -443,6 +455,8 @@ impl UnixSocket {
             blocked = core::mem::take(&mut queue.blocked_senders);
             if peer.is_some() {
                 queue.charged_bytes -= packet.as_ref().map_or(0, UnixMessage::charged_size);
+                let has = queue.charged_bytes;
+                queue.memory.trim(has);
             }
             Some(Ok(packet))
         };

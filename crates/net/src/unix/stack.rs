@@ -61,6 +61,7 @@ impl UnixStack {
         for (one, other) in [(&a, &b), (&b, &a)] {
             one.endpoint.set_credentials(who.clone());
             if kind.is_connection_oriented() {
+                one.endpoint.pay_for_queue_of(&other.endpoint);
                 one.peer.call_once(|| other.endpoint.clone());
             } else {
                 one.endpoint.set_datagram_peer(Some(&other.endpoint));

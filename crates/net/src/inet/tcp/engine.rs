@@ -201,7 +201,7 @@ impl TcpBuffers {
         // Nothing that was sent has arrived as long as it is here: there is no second buffer.
         let options = SocketOptions::with_buffers(stack.core.clone(), 0, 0);
         Self {
-            unacknowledged: new_endpoint(&stack.core, options),
+            unacknowledged: new_endpoint(options),
             socket: Once::new(),
         }
     }
@@ -217,7 +217,12 @@ impl TcpBuffers {
 
     /// Sets the socket by its end of the connection. The first call counts.
     pub fn attach(&self, socket: &ConnectionEnd) {
-        self.socket.call_once(|| socket.endpoint.clone());
+        self.socket.call_once(|| {
+            let options = &socket.endpoint.options;
+            let mut unacknowledged = self.unacknowledged.queue.lock();
+            unacknowledged.memory.set_owner(options);
+            socket.endpoint.clone()
+        });
     }
 
     /// Has an observer told when the socket has sent or received. It is told in the thread that

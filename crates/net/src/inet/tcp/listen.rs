@@ -212,7 +212,7 @@ impl TcpSocket {
         let common = InetSocket::new(self.common.stack(), self.common.family());
         common.options.inherit_from(&self.common.options);
         let options = self.endpoint.options.inherit();
-        let endpoint = new_endpoint(&self.common.stack().core, options);
+        let endpoint = new_endpoint(options);
         let server = Self::with_endpoint(common, endpoint);
         server.set_user_timeout_ms(self.user_timeout_ms());
         server.set_connection(connection);

@@ -48,18 +48,18 @@ const INITIAL_SEND_BUFFER: usize = 87_040;
 /// The receiving side of one end of a connection.
 pub(super) type TcpEndpoint = endpoint::Endpoint<ByteStream>;
 
-/// An empty buffer that counts as TCP's.
-fn new_buffer(stack: &Arc<CoreStack>) -> ByteStream {
+/// An empty buffer of a socket that counts as TCP's.
+fn new_buffer(options: &SocketOptions) -> ByteStream {
     ByteStream {
-        memory: BufferMemory::new(stack.clone(), Transport::Tcp),
+        memory: BufferMemory::new(options, Transport::Tcp),
         ..ByteStream::default()
     }
 }
 
 /// An endpoint with such a buffer.
-fn new_endpoint(stack: &Arc<CoreStack>, options: SocketOptions) -> Arc<TcpEndpoint> {
+fn new_endpoint(options: SocketOptions) -> Arc<TcpEndpoint> {
     let endpoint = TcpEndpoint::new(Arc::new(options));
-    *endpoint.queue.lock() = new_buffer(stack);
+    *endpoint.queue.lock() = new_buffer(&endpoint.options);
     Arc::new(endpoint)
 }
 
@@ -180,7 +180,7 @@ impl TcpSocket {
             sysctls.tcp_rmem.default_size(),
         );
         let common = InetSocket::new(stack, family);
-        Self::with_endpoint(common, new_endpoint(&stack.core, options))
+        Self::with_endpoint(common, new_endpoint(options))
     }
 
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
@@ -440,7 +440,7 @@ impl TcpSocket {
         }
         self.cork.clear();
         // The peer sends no more: what it had under way is in the queue.
-        let empty = new_buffer(&self.common.stack().core);
+        let empty = new_buffer(&self.endpoint.options);
         let unread = core::mem::replace(&mut *self.endpoint.queue.lock(), empty);
         drop(unread);
         self.endpoint.reopen();

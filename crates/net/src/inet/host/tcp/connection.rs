@@ -169,7 +169,7 @@ impl WireConnection {
             buffers.attach(request.end());
         }
         let memory = EngineMemory {
-            pages: BufferMemory::new(stack.core.clone(), Transport::Tcp),
+            pages: BufferMemory::of_protocol(stack.core.clone(), Transport::Tcp),
             bytes: 0,
         };
         let connection = Arc::new_cyclic(|this| Self {
