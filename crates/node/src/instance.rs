@@ -411,7 +411,7 @@ impl Instance {
         else {
             return u64::MAX;
         };
-        let (health, next) = partition.check_health();
+        let (health, next) = partition.check_health(self.on_hang == OnHang::Stop);
         let (number, detail) = match health {
             Health::Good => (dev::HEALTH_GOOD, String::new()),
             Health::Unresponsive { cpu } => (

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use abi::window::Heartbeat;
 
-use super::watch::{Finding, Seen};
+use super::watch::{Finding, Pace, Seen};
 use super::{InstanceCpu, Partition};
 use crate::arch::apic;
 use crate::{symbols, timer};
@@ -50,9 +50,10 @@ impl fmt::Display for Hang {
 
 impl Partition {
     /// Looks at the heartbeats of those CPUs that have been sent to the instance, and asks who
-    /// shows no life, by an NMI. To be called now and then while it runs; returns also in how many
-    /// nanoseconds.
-    pub fn check_health(&mut self) -> (Health, u64) {
+    /// shows no life, by an NMI: more often if a hang is `urgent`. To be called now and then while
+    /// it runs; returns also in how many nanoseconds.
+    pub fn check_health(&mut self, urgent: bool) -> (Health, u64) {
+        let pace = if urgent { Pace::STOP } else { Pace::REPORT };
         let now = timer::now_ns();
         let (mut worst, mut health, mut next) = (Finding::Good, Health::Good, u64::MAX);
         for number in 0..self.cpus.len() {
@@ -73,7 +74,7 @@ impl Partition {
                 thread: heart.thread.load(Ordering::Relaxed),
             };
             let InstanceCpu { watch, apic_id, .. } = &mut self.cpus[number];
-            let question = watch.look(now, seen);
+            let question = watch.look(now, seen, pace);
             next = next.min(watch.next_look().saturating_sub(now));
             if watch.finding() > worst {
                 worst = watch.finding();

@@ -11,13 +11,34 @@
 //!   deaf to NMIs.
 //! * *One step a look*, as in `recovery`: who is late himself has looked once.
 
-/// Least time between two looks at a CPU that gives no reason to hurry.
-const CALM_NS: u64 = 1_000_000_000;
-/// Least time between two looks while a question waits for its answer.
-const ASKING_NS: u64 = 100_000_000;
-/// Time for which a CPU that answered a question, and is well, is not asked again: one that
-/// computes for hours is disturbed no more often than Linux's watchdog would.
-const ANSWERED_NS: u64 = 10_000_000_000;
+/// How often a CPU is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// Least time between two looks at a CPU that gives no reason to hurry.
+    calm_ns: u64,
+    /// Least time between two looks while a question waits for its answer.
+    asking_ns: u64,
+    /// Time for which a CPU that answered a question, and is well, is not asked again.
+    answered_ns: u64,
+}
+
+impl Pace {
+    /// For a hang that somebody is told of: a CPU that computes for hours is disturbed no more
+    /// often than Linux's watchdog would.
+    pub(super) const REPORT: Self = Self {
+        calm_ns: 1_000_000_000,
+        asking_ns: 100_000_000,
+        answered_ns: 10_000_000_000,
+    };
+    /// For a hang upon which the instance is stopped: it is found within a tenth of a second, for
+    /// one NMI in each look at a CPU that computes.
+    pub(super) const STOP: Self = Self {
+        calm_ns: 40_000_000,
+        asking_ns: 2_500_000,
+        answered_ns: 40_000_000,
+    };
+}
+
 /// Answers without a beat that make a CPU hung.
 const ANSWERS: u32 = 20;
 /// Answers that make a CPU hung that never had a beat: on its way up it sets up memory with
@@ -87,13 +108,19 @@ impl Watch {
     }
 
     /// Looks at the CPU. Returns the question to put to it, if one is due.
-    pub(super) fn look(&mut self, now: u64, seen: Seen) -> Option<u32> {
+    pub(super) fn look(&mut self, now: u64, seen: Seen, pace: Pace) -> Option<u32> {
+        // Who never had a beat sets up memory with interrupts off, which takes what it takes.
+        let pace = if seen.beats == 0 { Pace::REPORT } else { pace };
         if now < self.next_look {
             return None;
         }
         let has_answered = self.is_asking && seen.answered == self.question;
         if seen.rests || seen.beats != self.beats {
-            let rest = if has_answered { ANSWERED_NS } else { CALM_NS };
+            let rest = if has_answered {
+                pace.answered_ns
+            } else {
+                pace.calm_ns
+            };
             *self = Self {
                 beats: seen.beats,
                 question: self.question,
@@ -104,10 +131,10 @@ impl Watch {
         }
         if self.finding == Finding::Hung {
             // The interrupt that it sent to itself still waits: there is nothing more to ask.
-            self.next_look = now.saturating_add(CALM_NS);
+            self.next_look = now.saturating_add(pace.calm_ns);
             return None;
         }
-        self.next_look = now.saturating_add(ASKING_NS);
+        self.next_look = now.saturating_add(pace.asking_ns);
         if self.is_asking && !has_answered {
             self.silent_looks = self.silent_looks.saturating_add(1);
             if self.silent_looks >= SILENT_LOOKS {
@@ -150,6 +177,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const CALM_NS: u64 = Pace::REPORT.calm_ns;
+    const ASKING_NS: u64 = Pace::REPORT.asking_ns;
+
+    fn pace() -> impl Strategy<Value = Pace> {
+        prop_oneof![Just(Pace::REPORT), Just(Pace::STOP)]
+    }
 
     /// A CPU of an instance, on a host that lets it stand still.
     #[derive(Debug)]
@@ -230,7 +264,7 @@ mod tests {
         /// Whatever the host does, and however late the supervisor is: a CPU that takes its
         /// interrupts, after fewer answers than make it hung, is never found to be.
         #[test]
-        fn who_takes_interrupts_is_not_hung(events in events(), early: bool) {
+        fn who_takes_interrupts_is_not_hung(events in events(), early: bool, pace in pace()) {
             let mut cpu = Cpu::new(u64::from(!early));
             let mut watch = Watch::new();
             let (mut now, mut answers_off) = (0, 0);
@@ -253,7 +287,7 @@ mod tests {
                     }
                     Event::IrqsOff => {}
                 }
-                if let Some(question) = watch.look(now, cpu.seen()) {
+                if let Some(question) = watch.look(now, cpu.seen(), pace) {
                     prop_assert!(!cpu.rests, "a CPU that sleeps is disturbed");
                     cpu.nmi = Some(question);
                 }
@@ -264,7 +298,10 @@ mod tests {
         /// One that hangs is found, also if the host lets it stand still in between, and counts as
         /// well as soon as it goes on.
         #[test]
-        fn who_hangs_is_found(stops in prop::collection::vec(0u64..80, ANSWERS as usize)) {
+        fn who_hangs_is_found(
+            stops in prop::collection::vec(0u64..80, ANSWERS as usize),
+            pace in pace(),
+        ) {
             let mut cpu = Cpu::new(5);
             let mut watch = Watch::new();
             let mut now = 0;
@@ -274,17 +311,17 @@ mod tests {
             while watch.finding() != Finding::Hung {
                 looks += 1;
                 prop_assert!(looks < 10_000);
-                now += ASKING_NS;
-                if let Some(question) = watch.look(now, cpu.seen()) {
+                now += pace.asking_ns;
+                if let Some(question) = watch.look(now, cpu.seen(), pace) {
                     cpu.nmi = Some(question);
-                    stands_until = now + stops.next().unwrap() * ASKING_NS;
+                    stands_until = now + stops.next().unwrap() * pace.asking_ns;
                 }
                 if now >= stands_until {
                     cpu.take_nmi(false);
                 }
             }
             cpu.run();
-            watch.look(now + CALM_NS, cpu.seen());
+            watch.look(now + pace.calm_ns, cpu.seen(), pace);
             prop_assert_eq!(watch.finding(), Finding::Good);
         }
     }
@@ -295,13 +332,33 @@ mod tests {
         let mut watch = Watch::new();
         let mut questions = 0;
         for tenth in 0..1000u64 {
-            if let Some(question) = watch.look(tenth * ASKING_NS, cpu.seen()) {
+            if let Some(question) = watch.look(tenth * ASKING_NS, cpu.seen(), Pace::REPORT) {
                 questions += 1;
                 cpu.nmi = Some(question);
                 cpu.take_nmi(true);
             }
         }
         assert!((9..=11).contains(&questions), "{questions} questions");
+    }
+
+    #[test]
+    fn a_hang_that_stops_the_instance_is_found_within_a_tenth_of_a_second() {
+        const MS: u64 = 1_000_000;
+        // It hangs at any time after a look, which has found it well: at a beat, or an answer.
+        for hangs_at in 1..=50 * MS / 100_000 {
+            let hangs_at = hangs_at * 100_000;
+            let mut cpu = Cpu::new(1);
+            let mut watch = Watch::new();
+            let mut now = 0;
+            while watch.finding() != Finding::Hung {
+                if let Some(question) = watch.look(now, cpu.seen(), Pace::STOP) {
+                    cpu.nmi = Some(question);
+                    cpu.take_nmi(now < hangs_at);
+                }
+                now = watch.next_look().max(now + 1);
+            }
+            assert!(now - hangs_at <= 100 * MS, "{now} after {hangs_at}");
+        }
     }
 
     #[test]
@@ -312,10 +369,10 @@ mod tests {
             rests: false,
             answered: 0,
         };
-        watch.look(0, seen);
+        watch.look(0, seen, Pace::REPORT);
         let mut questions = 0;
         for second in 1..1000 {
-            questions += usize::from(watch.look(second * CALM_NS, seen).is_some());
+            questions += usize::from(watch.look(second * CALM_NS, seen, Pace::STOP).is_some());
         }
         assert_eq!(
             (questions, watch.finding()),
@@ -328,6 +385,7 @@ mod tests {
                 answered: 1,
                 ..seen
             },
+            Pace::STOP,
         );
         assert_eq!(watch.finding(), Finding::Good);
     }
@@ -339,7 +397,7 @@ mod tests {
         let mut now = 0;
         while watch.finding() != Finding::Hung {
             now += ASKING_NS;
-            if let Some(question) = watch.look(now, cpu.seen()) {
+            if let Some(question) = watch.look(now, cpu.seen(), Pace::STOP) {
                 cpu.nmi = Some(question);
                 cpu.take_nmi(false);
             }
