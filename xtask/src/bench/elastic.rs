@@ -23,7 +23,7 @@ const COUNTED_REPETITIONS: usize = 20;
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// All figures, in the order in which they are shown.
-const METRICS: [Metric; 12] = [
+const METRICS: [Metric; 13] = [
     Metric {
         name: "create_first_user",
         goal: Some(50_000.0),
@@ -67,6 +67,11 @@ const METRICS: [Metric; 12] = [
     Metric {
         name: "crash_to_respawn",
         goal: Some(150_000.0),
+        papers: "",
+    },
+    Metric {
+        name: "hang_to_found",
+        goal: Some(100_000.0),
         papers: "",
     },
     Metric {
@@ -154,6 +159,12 @@ n=0; while [ $n -lt TURNS ]; do n=$((n + 1))
     done
     skerry events --json i$n | grep '"panic"' | head -n 1 | line crash
     skerry inspect i$n --json | line respawn; skerry rm i$n >/dev/null
+done
+n=0; while [ $n -lt TURNS ]; do n=$((n + 1))
+    skerry run --name h$n --on-hang stop --cpus 1 --mem 64M -- sh -c \
+        "sleep 0.1; adjtimex | sed -n 's/.*tv_.*sec: *//p'; echo hang > /proc/skerry/fault" |
+        { read s; read us; printf 'hang {"time": %d.%06d}\n' $s $us; }
+    skerry events --json h$n | grep '"health"' | head -n 1 | line found; skerry rm h$n >/dev/null
 done
 skerry run -d --name a --peer b -- messages echo /dev/skerry-peers/b >/dev/null
 skerry run --name b --peer a -- messages measure /dev/skerry-peers/a TURNS WAY || exit 1
@@ -257,7 +268,7 @@ fn skerry_samples(output: &str) -> Result<Samples> {
     let mut add = |metric: &str, value: f64| {
         samples.entry(metric.to_owned()).or_default().push(value);
     };
-    let mut crashed = None;
+    let (mut crashed, mut hangs) = (None, None);
     for line in output.lines() {
         let (word, json) = line.split_once(' ').unwrap_or((line, ""));
         let told: Value =
@@ -279,6 +290,11 @@ fn skerry_samples(output: &str) -> Result<Samples> {
                 let crashed: f64 = crashed.take().context("no panic before a restart")?;
                 let started = (number("/started")? - crashed) * 1e6;
                 add("crash_to_respawn", started + number("/boot_us")?);
+            }
+            "hang" => hangs = Some(number("/time")?),
+            "found" => {
+                let hangs: f64 = hangs.take().context("nothing hung")?;
+                add("hang_to_found", (number("/time")? - hangs) * 1e6);
             }
             _ if word.starts_with("ficm_") => add(word, number("")?),
             _ => add(word, number("/took_us")? - number("/scrub_us")?),
@@ -486,6 +502,8 @@ mod tests {
 cpu_online { "took_us": 255, "scrub_us": 55 }
 crash {"time": 100.25}
 respawn {"started": 100.5, "boot_us": 50.0}
+hang {"time": 200.25}
+found {"time": 200.5}
 ficm_one_way 1.5
 "#;
         let samples = skerry_samples(output).unwrap();
@@ -497,6 +515,7 @@ ficm_one_way 1.5
         );
         assert_eq!(one("cpu_online"), [200.0]);
         assert_eq!(one("crash_to_respawn"), [250_050.0]);
+        assert_eq!(one("hang_to_found"), [250_000.0]);
         assert_eq!(one("ficm_one_way"), [1.5]);
         skerry_samples("life nonsense").unwrap_err();
     }

@@ -33,9 +33,9 @@ impl Pace {
     /// For a hang upon which the instance is stopped: it is found within a tenth of a second, for
     /// one NMI in each look at a CPU that computes.
     pub(super) const STOP: Self = Self {
-        calm_ns: 40_000_000,
-        asking_ns: 2_500_000,
-        answered_ns: 40_000_000,
+        calm_ns: 25_000_000,
+        asking_ns: 2_000_000,
+        answered_ns: 25_000_000,
     };
 }
 
@@ -344,16 +344,19 @@ mod tests {
     #[test]
     fn a_hang_that_stops_the_instance_is_found_within_a_tenth_of_a_second() {
         const MS: u64 = 1_000_000;
-        // It hangs at any time after a look, which has found it well: at a beat, or an answer.
-        for hangs_at in 1..=50 * MS / 100_000 {
-            let hangs_at = hangs_at * 100_000;
+        // It hangs at any time, and has taken an interrupt just before.
+        for tenth in 1..=500 {
+            let hangs_at = tenth * MS / 10;
             let mut cpu = Cpu::new(1);
             let mut watch = Watch::new();
             let mut now = 0;
             while watch.finding() != Finding::Hung {
+                if now >= hangs_at && cpu.beats == 1 {
+                    cpu.beats = 2;
+                }
                 if let Some(question) = watch.look(now, cpu.seen(), Pace::STOP) {
                     cpu.nmi = Some(question);
-                    cpu.take_nmi(now < hangs_at);
+                    cpu.take_nmi(false);
                 }
                 now = watch.next_look().max(now + 1);
             }
