@@ -265,6 +265,11 @@ impl Drive {
             }
             Op::Follow { name, attach, .. } => self.follow(op, name, *attach),
             Op::Ready(name) => self.await_ready(op, name),
+            Op::Exec(exec) => {
+                let seen = self.start(op, false)?.finish()?;
+                let judgement = self.model.judge_exec(exec, &input(op), &seen);
+                judged(op, &seen, judgement)
+            }
             Op::Pause(name) => {
                 let seen = self.start(op, false)?.finish()?;
                 self.judge(op, &seen)?;
@@ -510,12 +515,13 @@ fn events(tail: Option<usize>) -> Result<Vec<Event>> {
 
 /// Standard input of an operation's tool.
 fn input(op: &Op) -> Vec<u8> {
-    let Op::Run { spec, input, .. } = op else {
-        return Vec::new();
+    let (seed, input) = match op {
+        Op::Run { spec, input, .. } => (spec.seed, *input),
+        Op::Exec(exec) => (exec.seed, exec.input),
+        _ => return Vec::new(),
     };
-    let mut bytes =
-        numbered_lines::lines(spec.seed ^ 1, (*input / numbered_lines::LINE + 1) as u64);
-    bytes.truncate(*input);
+    let mut bytes = numbered_lines::lines(seed ^ 1, (input / numbered_lines::LINE + 1) as u64);
+    bytes.truncate(input);
     bytes
 }
 

@@ -3,7 +3,7 @@
 
 use crate::model::{Instance, LARGE_NEEDS, Model, Pause, Phase};
 use crate::random::Random;
-use crate::spec::{Op, Program, Reader, Resize, Root, RunMode, Signal, Spec, Step};
+use crate::spec::{Exec, Op, Program, Reader, Resize, Root, RunMode, Signal, Spec, Step};
 
 /// Names that are used again and again.
 const NAMES: [&str; 5] = ["a", "b-1", "c.2", "d_3", "E"];
@@ -200,7 +200,10 @@ fn op(random: &mut Random, model: &Model) -> Op {
 fn change(random: &mut Random, model: &Model, name: &str, instance: &Instance) -> Op {
     let name = name.to_owned();
     match random.below(10) {
-        0..5 => Op::Resize(resize(random, model, name, instance)),
+        0..3 => Op::Resize(resize(random, model, name, instance)),
+        // One that is not up yet keeps the tool waiting, and one that hangs for longer.
+        3 | 4 if instance.ready && !instance.may_hang() => Op::Exec(exec(random, name)),
+        3 | 4 => Op::Resize(resize(random, model, name, instance)),
         // One that hangs is waited for.
         5 | 6 if !instance.may_hang() || random.once_in(3) => Op::Pause(name),
         5..8 => Op::Restart(name),
@@ -209,6 +212,31 @@ fn change(random: &mut Random, model: &Model, name: &str, instance: &Instance) -
             to: new_name(random),
         },
         _ => Op::Unpause(name),
+    }
+}
+
+/// A program that ends, beside the first one.
+fn exec(random: &mut Random, name: String) -> Exec {
+    let code = random.next() as u8;
+    let program = match random.below(8) {
+        0 => Program::File {
+            path: "/no/such",
+            code: 127,
+        },
+        1 => Program::Exit(code),
+        2..4 => Program::Cat(code),
+        4 => Program::Count(code),
+        _ => Program::Write {
+            out: random.below(3000) as u32,
+            err: random.below(300) as u32,
+            code,
+        },
+    };
+    Exec {
+        name,
+        program,
+        seed: random.next() as u32,
+        input: (random.below(3) * random.below(100_000)) as usize,
     }
 }
 
@@ -335,7 +363,14 @@ fn any(random: &mut Random, model: &Model, name: String) -> Op {
                 Some(Phase::Created | Phase::Running { surely: false, .. })
             )
     };
-    match random.below(20) {
+    let has_phase = |is_it: fn(&Phase) -> bool| {
+        let instance = model.instances.get(&name);
+        instance.is_none_or(|instance| is_it(&instance.phase))
+    };
+    match random.below(21) {
+        20 if has_phase(|phase| !matches!(phase, Phase::Running { .. })) => {
+            Op::Exec(exec(random, name))
+        }
         0 | 1 => Op::Create(spec(random, model, name, false)),
         2 => run(random, model, name),
         3 => Op::RunDetached(spec(random, model, name, false)),

@@ -181,6 +181,8 @@ pub(crate) struct Model {
     pub(crate) instances: BTreeMap<String, Instance>,
     /// Names of which nothing is known until they are looked for.
     loose: BTreeSet<String>,
+    /// Names of those in which a program may still be at work whose tool was killed, or had rivals.
+    execs_left: BTreeSet<String>,
     /// The same holds of all names that no user can give.
     loose_asides: bool,
     /// The most CPUs and memory that those of which nothing is known may come to have.
@@ -377,6 +379,7 @@ impl Model {
         Self {
             instances: BTreeMap::new(),
             loose: BTreeSet::new(),
+            execs_left: BTreeSet::new(),
             loose_asides: false,
             loose_sizes: (0, 0),
             unfinished_apply: false,
@@ -450,6 +453,10 @@ impl Model {
     /// The tool was killed in the middle of it, or did it beside others: what became of it will be
     /// seen.
     pub(crate) fn loosen(&mut self, op: &Op) {
+        if let Op::Exec(exec) = op {
+            self.execs_left.insert(exec.name.clone());
+            return;
+        }
         let names: Vec<String> = op.names().into_iter().map(str::to_owned).collect();
         self.loose.extend(names);
         match op {

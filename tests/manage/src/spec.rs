@@ -191,11 +191,23 @@ pub(crate) enum Op {
         to: String,
     },
     Restart(String),
+    Exec(Exec),
     /// Makes these as a declared set; `prune`: and removes what is declared no more.
     Apply {
         specs: Vec<Spec>,
         prune: bool,
     },
+}
+
+/// A program that ends by itself, beside the first one of an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Exec {
+    pub(crate) name: String,
+    pub(crate) program: Program,
+    /// Of its lines.
+    pub(crate) seed: u32,
+    /// Bytes of its input.
+    pub(crate) input: usize,
 }
 
 /// A change of what an instance has, to these amounts.
@@ -313,6 +325,7 @@ impl Op {
             | Self::Unpause(name)
             | Self::Restart(name)
             | Self::Resize(Resize { name, .. })
+            | Self::Exec(Exec { name, .. })
             | Self::Remove(name)
             | Self::RemoveForce(name) => vec![name],
             Self::Rename { name, to } => vec![name, to],
@@ -360,6 +373,12 @@ impl Op {
             Self::Resize(resize) => resize.arguments(),
             Self::Rename { name, to } => words(&["rename", name, to]),
             Self::Restart(name) => words(&["restart", "--time", "2", name]),
+            Self::Exec(Exec {
+                name,
+                program,
+                seed,
+                ..
+            }) => [words(&["exec", "-i", name]), program.command(*seed)].concat(),
             Self::Apply { prune, .. } => {
                 let prune = if *prune { &["--prune"][..] } else { &[] };
                 words(&[&["apply", "--json", "--grace", "2"], prune, &[SET]].concat())
@@ -373,6 +392,7 @@ impl fmt::Display for Op {
         write!(f, "skerry {}", self.arguments().join(" "))?;
         match self {
             Self::Run { reader, input, .. } => write!(f, " (input {input}, reader {reader:?})"),
+            Self::Exec(Exec { input, .. }) => write!(f, " (input {input})"),
             Self::Follow { reader, .. } => {
                 write!(f, " (two of them, reader {reader:?}, then stop --force)")
             }

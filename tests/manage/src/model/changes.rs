@@ -4,8 +4,11 @@
 use serde::Deserialize;
 
 use super::verbs::{is_late, is_name, refused, succeeded};
-use super::{GRANULE, Instance, Model, Observed, Pause, Phase, Project, SURELY_ENOUGH, Verdict};
-use crate::spec::{Program, Resize, Spec};
+use super::{
+    GRANULE, Instance, KILLED, Model, Observed, Pause, Phase, Project, SURELY_ENOUGH, Verdict,
+};
+use crate::numbered_lines;
+use crate::spec::{Exec, Program, Resize, Spec};
 
 /// Below this the memory of an instance may not do for what its kernel makes of a change, which it
 /// refuses then.
@@ -43,6 +46,54 @@ pub(super) fn either(seen: &Observed) -> Verdict {
 }
 
 impl Model {
+    /// Judges a program beside the first one; `input` is what the tool was given for it.
+    pub(crate) fn judge_exec(&mut self, exec: &Exec, input: &[u8], seen: &Observed) -> Verdict {
+        const NOT_RUNNING: &str = "in a running instance only";
+        let Some(instance) = self.instances.get(&exec.name) else {
+            return refused(seen, 1, "no instance is called");
+        };
+        if !matches!(instance.phase, Phase::Running { .. }) {
+            return refused(seen, 1, NOT_RUNNING);
+        }
+        let mut ways = Vec::new();
+        match instance.pause {
+            Pause::Yes => return refused(seen, 1, "is paused"),
+            Pause::Asked => ways.push("is paused"),
+            Pause::No => {}
+        }
+        if self.execs_left.contains(&exec.name) {
+            ways.push("as many programs");
+        }
+        if !instance.surely_runs() {
+            // It ended before, or meanwhile.
+            ways.push(NOT_RUNNING);
+            if seen.status == KILLED {
+                return Ok(());
+            }
+        }
+        if ways.iter().any(|says| refused(seen, 1, says).is_ok()) {
+            return Ok(());
+        }
+        if instance.memory < MAY_REFUSE && refused(seen, 126, "Cannot allocate memory").is_ok() {
+            return Ok(());
+        }
+        let status = match exec.program {
+            Program::File { code, .. } => return refused(seen, code, "cannot run"),
+            Program::Exit(code)
+            | Program::Write { code, .. }
+            | Program::Cat(code)
+            | Program::Count(code) => code,
+            _ => return Err("a program that does not end".into()),
+        };
+        let output = exec.program.output(exec.seed, input);
+        let [out, err] = output.ok_or("its output is not known")?;
+        if seen.status != status {
+            return Err(format!("its status is {}, not {status}", seen.status));
+        }
+        numbered_lines::same(&out, &seen.out)?;
+        numbered_lines::same(&err, &seen.err)
+    }
+
     pub(super) fn judge_pause(&mut self, name: &str, seen: &Observed) -> Verdict {
         let Some(instance) = self.instances.get_mut(name) else {
             return refused(seen, 1, "no instance is called");

@@ -144,7 +144,7 @@ impl Model {
                 }
                 Ok(())
             }
-            Op::Run { .. } => Err("judged with its input".into()),
+            Op::Run { .. } | Op::Exec(_) => Err("judged with its input".into()),
             Op::Start(name) => self.judge_start(name, seen),
             Op::Stop(name) => self.judge_end(name, seen, false),
             Op::StopForce(name) => self.judge_end(name, seen, true),
