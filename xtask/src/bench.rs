@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: figures, each beside Linux's in the same run. `docs/measuring.md` says what
 //! they mean.
 
+mod autoscale;
 mod boot;
 mod document;
 mod elastic;
@@ -30,8 +31,8 @@ use crate::{linux, paths};
 #[derive(Args)]
 pub struct Arguments {
     /// Metrics to measure: their names, or how they begin, or `boot` for all about boots and
-    /// instances; or alone `elastic`, how long instances take to change, or `isolation`, what they
-    /// notice of each other [default: all metrics but `net`, those of networks]
+    /// instances; or alone `elastic`, how long instances take to change, `isolation`, what they
+    /// notice of each other, or `autoscale`, CPUs that move by latency [default: all metrics but `net`, those of networks]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// A kernel to compare with, and what it is called in the table; more than one may be given
@@ -73,7 +74,11 @@ const COUNTED_MS: &str = "ms counted";
 type Benchmark = fn(&Arguments, &[System]) -> Result<()>;
 
 /// Benchmarks that stand alone, by name.
-const ALONE: [(&str, Benchmark); 2] = [("elastic", elastic::run), ("isolation", isolation::run)];
+const ALONE: [(&str, Benchmark); 3] = [
+    ("autoscale", autoscale::run),
+    ("elastic", elastic::run),
+    ("isolation", isolation::run),
+];
 
 /// Name of Skerry in tables and JSON.
 const SKERRY: &str = "skerry";

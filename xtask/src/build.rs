@@ -116,7 +116,10 @@ pub fn manage_program() -> Result<Tools> {
 
 /// Builds the programs that benchmarks run.
 pub fn bench_programs() -> Result<Tools> {
-    programs(&["first-instruction", "hotplug", "messages"], "release")
+    programs(
+        &["first-instruction", "hotplug", "messages", "requests"],
+        "release",
+    )
 }
 
 /// Builds the benchmark of `bench/micro`: the first process that measures, and the program that it
