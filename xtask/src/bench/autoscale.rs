@@ -29,7 +29,7 @@ const LOW_MS: f64 = 60.0;
 const SCRIPT: &str = r#"
 skerry run -d --name batch --cpus 3 --mem 256M -- requests batch SECONDS >/dev/null || exit 1
 skerry run -d --name web --cpus 1 --mem 256M -- requests serve SECONDS >/dev/null || exit 1
-skerry autoscale --from batch --to web --low LOWms --high HIGHms --interval 2s --json \
+skerry autoscale --from batch --to web --low LOWms --high HIGHms --interval 1s --json \
     --latency-cmd "skerry logs web | tail -n 1 | cut -d ' ' -f 3" >/tmp/trace &
 skerry wait web batch >/dev/null; wait
 skerry logs web; skerry logs batch; sed 's/^/moved /' /tmp/trace
