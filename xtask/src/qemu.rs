@@ -130,7 +130,7 @@ pub fn command(hardware: &Hardware, boot: &Boot, log: &Path) -> Command {
     qemu.args(["-device", "isa-serial,iobase=0x2f8,irq=3,chardev=com2"]);
     // Before all that it is to translate for.
     if hardware.iommu == Some(Iommu::Intel) {
-        qemu.args(["-device", "intel-iommu,intremap=off,aw-bits=48"]);
+        qemu.args(["-device", "intel-iommu,intremap=on,eim=on,aw-bits=48"]);
     }
     // A virtio device goes by it only if it is told to.
     let platform = match hardware.iommu {

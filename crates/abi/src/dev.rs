@@ -377,11 +377,14 @@ pub const REASON_DMA_RESERVED: u32 = 36;
 pub const REASON_DMA_SHARED: u32 = 37;
 /// `reason` of a failed [`ADD_DEVICE`]: a virtual device that reaches memory without the IOMMU.
 pub const REASON_DMA_BYPASSES: u32 = 38;
-/// `reason` of a failed [`ADD_DEVICE`]: the IOMMU does not answer, or has no domain left.
+/// `reason` of a failed [`ADD_DEVICE`]: the IOMMU does not answer, or has no domain left, or no
+/// entries for interrupts.
 pub const REASON_DMA_UNANSWERED: u32 = 39;
 /// `reason` of a failed [`ADD_DEVICE`]: other functions of the instance are confined, and this one
 /// cannot be.
 pub const REASON_DMA_MIXED: u32 = 40;
+/// `reason` of a failed [`ADD_DEVICE`]: nothing confines what the function interrupts.
+pub const REASON_DMA_INTERRUPTS: u32 = 41;
 
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;

@@ -25,7 +25,7 @@ pub const KIND_CPU: u32 = 2;
 /// `kind`: a peer; `content` is [`Peer`] ([`peer`]).
 pub const KIND_PEER: u32 = 3;
 /// `kind`: a PCI function; `content` is its number ([`function`]), the physical address of its page
-/// of configuration space, and 0.
+/// of configuration space, and [`Messages`], or 0 if it has no such.
 pub const KIND_FUNCTION: u32 = 6;
 /// `kind`: registers of the function whose entry is the last one before; `content` is
 /// [`Registers`].
@@ -98,16 +98,74 @@ pub const fn peer_of(entry: &Entry) -> (Peer, u8) {
     (peer, (entry[2] >> 32) as u8)
 }
 
-/// The entry for a PCI function: segment, bus, and device and function in one byte, as one number.
+/// The entry for a PCI function: segment, bus, and device and function in one byte, as one number;
+/// its page of configuration space; its interrupt messages, if a unit remaps them.
 #[must_use]
-pub const fn function(number: u32, config: u64) -> Entry {
-    [KIND_FUNCTION as u64, number as u64, config, 0]
+pub const fn function(number: u32, config: u64, messages: Option<Messages>) -> Entry {
+    let messages = match messages {
+        Some(messages) => messages.word(),
+        None => 0,
+    };
+    [KIND_FUNCTION as u64, number as u64, config, messages]
 }
 
-/// Number and page of configuration space of an entry for a function that was [checked](check).
+/// Number, page of configuration space and messages of an entry for a function that was
+/// [checked](check).
 #[must_use]
-pub const fn function_of(entry: &Entry) -> (u32, u64) {
-    (entry[1] as u32, entry[2])
+pub const fn function_of(entry: &Entry) -> (u32, u64, Option<Messages>) {
+    (entry[1] as u32, entry[2], Messages::of_word(entry[3]))
+}
+
+/// Interrupt messages of a function that a unit remaps: those with numbers from 0 on, each written
+/// to one address, are vectors in a row of the instance's first CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Messages {
+    /// Address that they are written to.
+    pub address: u32,
+    /// Vector of the first.
+    pub vector: u8,
+    /// How many there are.
+    pub count: u8,
+}
+
+/// Addresses at which processors take interrupt messages.
+pub const MESSAGE_ADDRESSES: Range<u64> = 0xfee0_0000..0xfef0_0000;
+/// Vectors that devices may have.
+pub const DEVICE_VECTORS: Range<u64> = 0x40..0xe0;
+
+impl Messages {
+    const fn word(self) -> u64 {
+        self.address as u64 | (self.vector as u64) << 32 | (self.count as u64) << 40
+    }
+
+    const fn of_word(word: u64) -> Option<Self> {
+        if word == 0 {
+            return None;
+        }
+        Some(Self {
+            address: word as u32,
+            vector: (word >> 32) as u8,
+            count: (word >> 40) as u8,
+        })
+    }
+
+    /// Vectors of all of them.
+    #[must_use]
+    pub const fn vectors(self) -> Range<u64> {
+        self.vector as u64..self.vector as u64 + self.count as u64
+    }
+
+    /// Whether there can be messages of this word, if it is none of no messages.
+    fn is_sound(word: u64) -> bool {
+        Self::of_word(word).is_none_or(|messages| {
+            let vectors = messages.vectors();
+            messages.word() == word
+                && !vectors.is_empty()
+                && vectors.start >= DEVICE_VECTORS.start
+                && vectors.end <= DEVICE_VECTORS.end
+                && MESSAGE_ADDRESSES.contains(&messages.address.into())
+        })
+    }
 }
 
 /// Registers of a function: what one of its base address registers covers, which is memory.
@@ -414,7 +472,7 @@ pub struct Totals {
 const PHYS_END: u64 = 1 << 52;
 /// Addresses where nobody's registers are: what firmware left, and where processors take interrupt
 /// messages.
-const NO_REGISTERS: [Range<u64>; 2] = [0..1 << 20, 0xfee0_0000..0xfef0_0000];
+const NO_REGISTERS: [Range<u64>; 2] = [0..1 << 20, MESSAGE_ADDRESSES];
 /// Base address registers of a function.
 const BARS: u8 = 6;
 
@@ -465,7 +523,10 @@ pub fn check(entries: &[Entry], has: &impl Holdings) -> Result<Totals, Refusal> 
             cpus += 1;
         } else if is_of_function(entry) {
             let goes_on = functions.goes_on(entry, is_after_function(entries, index));
-            goes_on.then_some(()).ok_or(Refusal::Function(index))?;
+            let shares = shares_vectors(entries, index);
+            (goes_on && !shares)
+                .then_some(())
+                .ok_or(Refusal::Function(index))?;
             check_overlap(entries, index, has)?;
         } else if is_of(entry, KIND_PEER) {
             check_peer(entries, index, has)?;
@@ -527,6 +588,19 @@ fn check_overlap(entries: &[Entry], index: usize, has: &impl Holdings) -> Result
     }
 }
 
+/// Whether an entry is for a function with a vector that a function before it has.
+fn shares_vectors(entries: &[Entry], index: usize) -> bool {
+    let vectors = |entry: &Entry| {
+        let messages = is_of(entry, KIND_FUNCTION).then(|| Messages::of_word(entry[3]));
+        messages.flatten().map(Messages::vectors)
+    };
+    let own = vectors(&entries[index]);
+    own.is_some_and(|own| {
+        let mut others = entries[..index].iter().filter_map(vectors);
+        others.any(|other| overlap(&own, &other))
+    })
+}
+
 /// Whether an entry follows one for a function, or for registers of it.
 fn is_after_function(entries: &[Entry], index: usize) -> bool {
     let before = index.checked_sub(1).map(|before| &entries[before]);
@@ -547,7 +621,7 @@ impl Functions {
     fn goes_on(&mut self, entry: &Entry, after_function: bool) -> bool {
         let [_, which, phys, last] = *entry;
         let bytes = if is_of(entry, KIND_FUNCTION) {
-            if which < self.next || which > u64::from(u32::MAX) || last != 0 {
+            if which < self.next || which > u64::from(u32::MAX) || !Messages::is_sound(last) {
                 return false;
             }
             (self.next, self.next_bar) = (which + 1, 0);

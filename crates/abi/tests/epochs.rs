@@ -7,8 +7,8 @@ use std::ops::Range;
 use abi::descriptor::{CpuEntry, MAX_CPUS, MemRange};
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE};
 use abi::live::{
-    Answer, Entry, Holdings, MAX_ENTRIES, Refusal, Registers, Totals, Verdict, check, cpu,
-    function, memory, peer, peer_of, range,
+    Answer, Entry, Holdings, MAX_ENTRIES, Messages, Refusal, Registers, Totals, Verdict, check,
+    cpu, function, function_of, memory, peer, peer_of, range,
 };
 use abi::messages::{MAX_GROUPS, MAX_NAMES, MAX_PLACES, PEER_PLACES, Peer};
 use proptest::prelude::*;
@@ -128,6 +128,7 @@ fn is_of_function(entry: &Entry) -> bool {
 fn functions_of(entries: &[Entry]) -> Option<Vec<Range<u64>>> {
     let mut places = Vec::new();
     let mut numbers = Vec::new();
+    let mut vectors = Vec::new();
     let mut bars: Option<BTreeSet<u64>> = None;
     for entry in entries {
         let [kind, which, at, last] = *entry;
@@ -135,7 +136,15 @@ fn functions_of(entries: &[Entry]) -> Option<Vec<Range<u64>>> {
             (6, _) => {
                 numbers.push(u32::try_from(which).ok()?);
                 bars = Some(BTreeSet::new());
-                (last == 0).then_some(4096)?
+                if last != 0 {
+                    let [_, _, _, _, vector, count, rest @ ..] = last.to_le_bytes();
+                    let is_message = (0xfee0_0000..0xfef0_0000).contains(&(last as u32));
+                    let own = u64::from(vector)..u64::from(vector) + u64::from(count);
+                    let are_vectors = count > 0 && own.start >= 0x40 && own.end <= 0xe0;
+                    (is_message && are_vectors && rest == [0; 2]).then_some(())?;
+                    vectors.push(own);
+                }
+                4096
             }
             (7, None) => return None,
             (7, Some(bars)) => {
@@ -166,8 +175,10 @@ fn functions_of(entries: &[Entry]) -> Option<Vec<Range<u64>>> {
         places.push(at..at.checked_add(bytes).filter(|end| *end <= 1 << 52)?);
     }
     let nowhere = [0..1 << 20, 0xfee0_0000..0xfef0_0000];
-    (numbers.is_sorted_by(|a, b| a < b) && is_each_once([&places[..], &nowhere].concat()))
-        .then_some(places)
+    (numbers.is_sorted_by(|a, b| a < b)
+        && is_each_once(vectors)
+        && is_each_once([&places[..], &nowhere].concat()))
+    .then_some(places)
 }
 
 /// Whether no two of these ranges meet.
@@ -356,7 +367,7 @@ fn changed(instance: &Instance, change: &Change) -> Vec<Entry> {
             size,
             flags,
         } => {
-            epoch.push(function(*number, config * 4096));
+            epoch.push(function(*number, config * 4096, None));
             let registers = Registers {
                 bar: (number % 5) as u8,
                 flags: *flags,
@@ -547,7 +558,7 @@ fn functions_have_places_of_their_own() {
     // At the first granule of the first memory and behind its last one.
     let (memory_at, free) = (100 << 21, 103 << 21);
     let config = 0xb000_3000;
-    let disk = function(0x18, config);
+    let disk = function(0x18, config, None);
     let bar = |bar: u8, flags: u8, phys: u64, bytes: u64| {
         let registers = Registers {
             bar,
@@ -569,7 +580,7 @@ fn functions_have_places_of_their_own() {
         cpus: 1,
     };
     assert_eq!(check(&good, &instance), Ok(totals));
-    let second = [&good[..], &[function(0x19, config + 4096)]].concat();
+    let second = [&good[..], &[function(0x19, config + 4096, None)]].concat();
     assert_eq!(check(&second, &instance), Ok(totals));
     let grown = memory(MemRange {
         first_frame: 5 * GRANULE_FRAMES,
@@ -581,15 +592,15 @@ fn functions_have_places_of_their_own() {
         // What is memory, in whatever order, or another function's.
         (&[is, disk, bar(1, 0, memory_at, 4096)], twice(2)),
         (&[is, disk, bar(1, 0, free - 4096, 4096)], twice(2)),
-        (&[is, function(0x18, memory_at)], twice(1)),
+        (&[is, function(0x18, memory_at, None)], twice(1)),
         (&[is, disk, bar(1, 0, free, 4096), grown], twice(3)),
         (&[is, grown, disk, bar(1, 0, free, 4096)], twice(3)),
         (&[is, disk, bar(1, 4, config & !0xffff, 1 << 16)], twice(2)),
-        (&[is, disk, function(0x19, config)], twice(2)),
+        (&[is, disk, function(0x19, config, None)], twice(2)),
         (&[is, disk, good[2], bar(2, 0, free, 8192)], twice(3)),
         // Two alike, or no order.
         (&[is, disk, disk], no(2)),
-        (&[is, disk, function(0x17, config + 4096)], no(2)),
+        (&[is, disk, function(0x17, config + 4096, None)], no(2)),
         (&[is, disk, good[2], bar(1, 0, free + 4096, 4096)], no(3)),
         (&[is, disk, good[3], bar(5, 0, free, 4096)], no(3)),
         // Registers of no function.
@@ -597,9 +608,9 @@ fn functions_have_places_of_their_own() {
         (&[good[2], is], no(0)),
         (&[disk, is, good[2]], no(2)),
         // Places that there are not.
-        (&[is, function(0x18, config + 1)], no(1)),
-        (&[is, function(0x18, 0)], no(1)),
-        (&[is, function(0x18, 1 << 52)], no(1)),
+        (&[is, function(0x18, config + 1, None)], no(1)),
+        (&[is, function(0x18, 0, None)], no(1)),
+        (&[is, function(0x18, 1 << 52, None)], no(1)),
         (&[is, disk, bar(1, 0, free, 2048)], no(2)),
         (&[is, disk, bar(1, 0, free, 12288)], no(2)),
         (&[is, disk, bar(1, 0, free + 4096, 8192)], no(2)),
@@ -611,6 +622,43 @@ fn functions_have_places_of_their_own() {
         (&[is, disk, bar(1, 1, free, 4096)], no(2)),
     ];
     for (entries, wanted) in table {
+        assert_eq!(check(entries, &instance), Err(wanted), "{entries:x?}");
+    }
+    // Messages: no vector of nobody's or of another function's, no address of anything else.
+    let told = |number, page: u64, address, vector, count| {
+        let messages = Messages {
+            address,
+            vector,
+            count,
+        };
+        function(number, config + page * 4096, Some(messages))
+    };
+    let first = told(0x18, 0, 0xfee0_0038, 0x40, 16);
+    let (_, _, messages) = function_of(&first);
+    assert_eq!(messages.unwrap().vectors(), 0x40..0x50);
+    assert_eq!(function_of(&disk), (0x18, config, None));
+    for good in [
+        [is, first, told(0x19, 1, 0xfee0_0238, 0x50, 16)],
+        [
+            is,
+            told(0x18, 0, 0xfee0_0000, 0xdf, 1),
+            told(0x19, 1, 0xfeef_ffff, 0x40, 0x9f),
+        ],
+    ] {
+        assert_eq!(check(&good, &instance), Ok(totals), "{good:x?}");
+    }
+    let mut wider = first;
+    wider[3] |= 1 << 48;
+    for (entries, wanted) in [
+        (&[is, first, told(0x19, 1, 0xfee0_0238, 0x4f, 1)], no(2)),
+        (&[is, first, told(0x19, 1, 0xfee0_0238, 0x40, 64)], no(2)),
+        (&[is, told(0x18, 0, 0xfee0_0038, 0x3f, 2), disk], no(1)),
+        (&[is, told(0x18, 0, 0xfee0_0038, 0xdf, 2), disk], no(1)),
+        (&[is, told(0x18, 0, 0xfee0_0038, 0x40, 0), disk], no(1)),
+        (&[is, told(0x18, 0, 0xfed0_0038, 0x40, 1), disk], no(1)),
+        (&[is, told(0x18, 0, 0xfef0_0000, 0x40, 1), disk], no(1)),
+        (&[is, wider, disk], no(1)),
+    ] {
         assert_eq!(check(entries, &instance), Err(wanted), "{entries:x?}");
     }
     // Once it has looked, they stay as they are.

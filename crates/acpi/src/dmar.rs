@@ -16,6 +16,9 @@ const REGION: usize = 24;
 
 const KIND_UNIT: u16 = 0;
 const KIND_REGION: u16 = 1;
+/// Place of the flags of the table, and the one that its units remap interrupts.
+const FLAGS: usize = HEADER + 1;
+const REMAPS_INTERRUPTS: u8 = 1 << 0;
 /// Flag of a unit: it has all functions of its segment that no other unit has.
 const COVERS_REST: u8 = 1 << 0;
 
@@ -92,7 +95,9 @@ pub enum ScopeKind {
     Endpoint,
     /// A bridge and all that is behind it.
     Bridge,
-    /// An interrupt controller, a timer, or what only AML names: no function that is given.
+    /// An interrupt controller for lines.
+    IoApic,
+    /// A timer, or what only AML names: no function that is given.
     Other,
 }
 
@@ -101,6 +106,8 @@ pub enum ScopeKind {
 pub struct Scope<'a> {
     /// Kind of the function.
     pub kind: ScopeKind,
+    /// Number of an interrupt controller, as the table of these has it.
+    pub id: u8,
     first_bus: u8,
     /// Device and function, two bytes for each step.
     path: &'a [u8],
@@ -152,8 +159,10 @@ fn scopes(bytes: &[u8]) -> impl Iterator<Item = Option<Scope<'_>>> {
             kind: match rest[0] {
                 1 => ScopeKind::Endpoint,
                 2 => ScopeKind::Bridge,
+                3 => ScopeKind::IoApic,
                 _ => ScopeKind::Other,
             },
+            id: rest[4],
             first_bus: rest[5],
             path: &rest[6..length],
         });
@@ -265,6 +274,27 @@ impl<'a> Dmar<'a> {
         found.map(|(number, _)| number)
     }
 
+    /// Flag: the units can remap interrupts.
+    #[must_use]
+    pub fn remaps_interrupts(&self) -> bool {
+        self.0[FLAGS] & REMAPS_INTERRUPTS != 0
+    }
+
+    /// The number, in the order of the table, of the unit that has an interrupt controller for
+    /// lines, by that one's id, and the bus and the place on it in whose name it sends; `None` if
+    /// none has. `buses` is as with [`Self::unit_of`].
+    pub fn ioapic(
+        &self,
+        id: u8,
+        buses: impl Fn(u8, u8) -> Option<(u8, u8)>,
+    ) -> Option<(usize, (u8, u8))> {
+        self.units().enumerate().find_map(|(number, unit)| {
+            let mut scopes = unit.scopes();
+            let scope = scopes.find(|scope| scope.kind == ScopeKind::IoApic && scope.id == id)?;
+            Some((number, scope.function(&buses)?))
+        })
+    }
+
     /// Whether a function uses memory for the firmware.
     pub fn is_reserved(
         &self,
@@ -323,7 +353,7 @@ impl Scope<'_> {
                 place == function
                     || behind.is_some_and(|(first, last)| (first..=last).contains(&function.0))
             }
-            ScopeKind::Other => false,
+            ScopeKind::IoApic | ScopeKind::Other => false,
         }
     }
 }
@@ -421,6 +451,12 @@ mod tests {
         }
         assert!(dmar.is_reserved(0, (0, 0x10), buses));
         assert!(!dmar.is_reserved(0, (5, 0), buses) && !dmar.is_reserved(1, (0, 0x10), buses));
+        assert_eq!(dmar.ioapic(0, buses), Some((1, (0, 0xff))));
+        assert_eq!(dmar.ioapic(1, buses), None);
+        assert!(!dmar.remaps_interrupts());
+        let mut remaps = bytes.clone();
+        remaps[FLAGS] = 1;
+        assert!(Dmar::parse(&remaps).unwrap().remaps_interrupts());
         let regions: Vec<_> = dmar
             .regions()
             .map(|region| (region.base, region.limit))

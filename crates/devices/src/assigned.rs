@@ -2,11 +2,12 @@
 
 use core::fmt;
 
-use abi::live::Registers;
+use abi::live::{Messages, Registers};
 use guard::device::FunctionPlace;
 use guard::faults;
+use guard::irq::FIRST_DEVICE_VECTOR;
 use guard::partition::{self, Function};
-use iommu::{Attachment, Domain};
+use iommu::{Attachment, Domain, Interrupts};
 use pci::{Abilities, Bar, BarKind, Layout, Msix, Saved};
 
 use crate::claim::StillReaches;
@@ -63,6 +64,8 @@ pub struct AssignedFunction {
     is_quiet: bool,
     /// Hold of the domain that confines it; there until it is dropped, if one does.
     attachment: Option<Attachment>,
+    /// Interrupt messages of one that is confined.
+    interrupts: Option<Interrupts>,
 }
 
 impl PciDevice {
@@ -89,12 +92,14 @@ impl PciDevice {
                     saved,
                     is_quiet: true,
                     attachment: None,
+                    interrupts: None,
                 };
                 if let Some(domain) = domain {
                     let held = domain.hold(self.function.address);
                     let held =
                         held.map_err(|obstacle| AssignError::NotConfined(obstacle.into()))?;
                     assigned.attachment = Some(held);
+                    assigned.take_interrupts()?;
                 }
                 Ok(assigned)
             }
@@ -173,8 +178,57 @@ unsafe impl Function for AssignedFunction {
         &self.place
     }
 
-    fn hand_over(&mut self) {
+    fn set_vectors(&mut self, first: u8) {
+        self.set_first_vector(first);
+    }
+
+    fn hand_over(&mut self, apic_id: u32) {
+        self.begin(apic_id);
+    }
+
+    fn stop(&mut self) -> bool {
+        let is_blocked = self.hold_back();
+        self.reset() || is_blocked
+    }
+
+    fn domain(&self) -> Option<&dyn partition::Domain> {
+        let attachment = self.attachment.as_ref()?;
+        Some(attachment.domain())
+    }
+}
+
+impl AssignedFunction {
+    /// Takes interrupt messages for it, which is confined; they interrupt nobody yet.
+    fn take_interrupts(&mut self) -> Result<(), AssignError> {
+        const ORDER: u8 = partition::MAX_MESSAGES.ilog2() as u8;
+        let interrupts = Interrupts::new(self.device.function.address, ORDER);
+        let interrupts = interrupts.ok_or(AssignError::NotConfined(NotConfined::NoEntries))?;
+        self.place.messages = Some(Messages {
+            address: interrupts.message().address as u32,
+            vector: FIRST_DEVICE_VECTOR,
+            count: 1 << ORDER,
+        });
+        self.interrupts = Some(interrupts);
+        Ok(())
+    }
+
+    fn set_first_vector(&mut self, first: u8) {
+        if let Some(messages) = &mut self.place.messages {
+            messages.vector = first;
+        }
+    }
+
+    /// Has it reach its instance's memory, and its messages that CPU.
+    fn begin(&mut self, apic_id: u32) {
         self.is_quiet = false;
+        if let (Some(interrupts), Some(messages)) = (&self.interrupts, self.place.messages)
+            && let Err(error) = interrupts.lead(messages.vector, apic_id)
+        {
+            log::error!(
+                "PCI function {} interrupts nobody: {error:?}",
+                self.device.function.address
+            );
+        }
         let Some(attachment) = &self.attachment else {
             return;
         };
@@ -189,19 +243,16 @@ unsafe impl Function for AssignedFunction {
         }
     }
 
-    fn stop(&mut self) -> bool {
+    /// Has it reach nothing, and interrupt nobody; true if it is seen that it reaches nothing.
+    fn hold_back(&self) -> bool {
         let attachment = self.attachment.as_ref();
         let is_blocked = attachment.is_some_and(|attachment| attachment.block().is_ok());
-        self.reset() || is_blocked
+        // Messages that are not known to be cleared are never anybody else's, which is said when
+        // they are dropped: they are no way to memory.
+        let _ = self.interrupts.as_ref().map(Interrupts::clear);
+        is_blocked
     }
 
-    fn domain(&self) -> Option<&dyn partition::Domain> {
-        let attachment = self.attachment.as_ref()?;
-        Some(attachment.domain())
-    }
-}
-
-impl AssignedFunction {
     /// Resets it, if an instance has had it; false if that is not seen.
     fn reset(&mut self) -> bool {
         self.is_quiet =
@@ -214,6 +265,7 @@ impl Drop for AssignedFunction {
     fn drop(&mut self) {
         // It is blocked before it is reset: what it does meanwhile meets nobody's memory.
         self.stop();
+        self.interrupts = None;
         let attachment = self.attachment.take();
         let is_free = match attachment {
             // SAFETY: quiet is what was reset, and what nobody has had since.

@@ -53,8 +53,19 @@ pub struct Claim {
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     pub(crate) table: Option<MmioRegion>,
-    /// Entries that somebody has, with what they send.
-    pub(crate) used: Vec<(u16, pci::MsixEntry)>,
+    /// Entries that somebody has.
+    pub(crate) used: Vec<UsedMessage>,
+}
+
+/// Message that somebody has.
+#[derive(Debug)]
+pub(crate) struct UsedMessage {
+    /// Number in the table.
+    pub(crate) entry: u16,
+    /// The address and the number that it sends.
+    pub(crate) sends: pci::MsixEntry,
+    /// Its entry of the unit that remaps it, if one does and this kernel tells it.
+    pub(crate) _remapped: Option<iommu::Interrupts>,
 }
 
 #[derive(Debug, Default)]
@@ -117,8 +128,8 @@ impl Claim {
         let registers = &self.device.registers;
         pci::set_abilities(registers, Abilities::all(), IDLE);
         if let (Some(msix), Some(table)) = (&self.msix, messages.table) {
-            for (entry, message) in &messages.used {
-                crate::vector::write_entry(table, *entry, Some(*message));
+            for used in &messages.used {
+                crate::vector::write_entry(table, used.entry, Some(used.sends));
             }
             msix.enable(registers);
         }

@@ -6,12 +6,12 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use abi::live::Registers;
+use abi::live::{Messages, Registers};
 use acpi::ConfigWindow;
 use guard::device::{self, FunctionPlace, MmioRegion};
 use guard::role;
 use lfmutex::{Mutex, Once};
-use pci::{Address, Bar, BarKind, ConfigRegisters, EXTENDED_CONFIG_BYTES, Function};
+use pci::{Address, Bar, BarKind, ConfigRegisters, EXTENDED_CONFIG_BYTES, Function, Layout};
 
 /// Bytes of the configuration space of all functions of a bus.
 const BUS_BYTES: usize = 256 * EXTENDED_CONFIG_BYTES as usize;
@@ -110,6 +110,8 @@ pub struct PciDevice {
     pub(crate) registers: FunctionRegisters,
     /// Physical address of its page of configuration space.
     pub(crate) config: u64,
+    /// Interrupt messages that the descriptor of an instance names.
+    pub(crate) messages: Option<Messages>,
     pub(crate) ownership: Ownership,
 }
 
@@ -238,6 +240,7 @@ fn own_device(place: &FunctionPlace) -> Option<PciDevice> {
         function: Function::with_bars(Address::from_number(place.number), bars, &registers)?,
         registers,
         config: place.config,
+        messages: place.messages,
         ownership: Ownership::default(),
     })
 }
@@ -273,6 +276,7 @@ fn find_all() -> Vec<PciDevice> {
                 function,
                 registers,
                 config: window.base + page * u64::from(EXTENDED_CONFIG_BYTES),
+                messages: None,
                 ownership: Ownership::default(),
             });
             Some(())
@@ -290,6 +294,10 @@ fn find_all() -> Vec<PciDevice> {
     }
     found.sort_unstable_by_key(|device| device.function.address);
     // Nobody has a function yet.
-    iommu::start(found.iter().map(|device| &device.function));
+    iommu::start(found.iter().map(|device| iommu::Found {
+        function: &device.function,
+        keeps_names: device.function.layout != Layout::Bridge
+            || pci::keeps_names(&device.registers),
+    }));
     found
 }

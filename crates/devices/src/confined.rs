@@ -14,9 +14,13 @@ pub enum NotConfined {
     NoUnit,
     /// The firmware has it use memory of its own (RMRR), so it cannot be kept from that.
     Reserved,
+    /// Nothing confines what it interrupts.
+    Interrupts,
     /// A function or a bridge beside its way to the unit may take what it sends, or sends in its
     /// name.
     Shared,
+    /// The unit has no entries left for its interrupts.
+    NoEntries,
     /// The unit of the function does not answer.
     Unanswered,
 }
@@ -26,7 +30,9 @@ impl fmt::Display for NotConfined {
         f.write_str(match self {
             Self::NoUnit => "no IOMMU translates for it",
             Self::Reserved => "it has memory reserved by the firmware",
+            Self::Interrupts => "nothing confines what it interrupts",
             Self::Shared => "nothing keeps it apart from its neighbours",
+            Self::NoEntries => "the IOMMU has no room for its interrupts",
             Self::Unanswered => "the IOMMU does not answer",
         })
     }
@@ -37,6 +43,7 @@ impl From<Obstacle> for NotConfined {
         match obstacle {
             Obstacle::NoUnit => Self::NoUnit,
             Obstacle::Reserved => Self::Reserved,
+            Obstacle::Interrupts => Self::Interrupts,
             Obstacle::Unanswered => Self::Unanswered,
         }
     }

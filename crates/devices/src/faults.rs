@@ -1,9 +1,10 @@
 //! What confined functions were refused: units report it by an interrupt.
 
+use abi::live::DEVICE_VECTORS;
 use guard::cpu::CpuId;
 use guard::device::{self, Message};
 use pci::Address;
-use vtd::Access;
+pub use vtd::Access;
 
 use crate::vector::{NoVector, Slot, take};
 use crate::{Owner, pci_devices};
@@ -15,10 +16,10 @@ pub struct DmaFault {
     pub function: Address,
     /// Owner of the function now; `None` if nobody has it.
     pub owner: Option<Owner>,
-    /// Page that it asked for, by the address that it used.
+    /// Kind of the access.
+    pub access: Access,
+    /// Page that it asked for, by the address that it used; of an interrupt what its unit tells.
     pub address: u64,
-    /// Flag: it was to be written.
-    pub is_write: bool,
     /// Reason, by VT-d's number.
     pub reason: u8,
 }
@@ -40,7 +41,7 @@ impl DmaFaults {
             return Err(NoVector);
         }
         let cpu = CpuId(0);
-        let (vector, slot) = take(cpu).ok_or(NoVector)?;
+        let (vector, slot) = take(cpu, DEVICE_VECTORS).ok_or(NoVector)?;
         match device::message(cpu, vector) {
             Some(message) => Ok(Self { slot, message }),
             None => {
@@ -69,7 +70,7 @@ impl DmaFaults {
                 function,
                 owner: index.ok().and_then(|index| all[index].ownership.now()),
                 address: refused.fault.address,
-                is_write: refused.fault.access == Access::Write,
+                access: refused.fault.access,
                 reason: refused.fault.reason,
             });
         })

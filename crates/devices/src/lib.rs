@@ -33,7 +33,7 @@ pub use claim::{Claim, ClaimError, StillReaches};
 pub use config::{Owner, PciDevice, pci_devices};
 pub use confined::NotConfined;
 pub use dma::{DeviceAddress, DmaMemory, DmaPage};
-pub use faults::{DmaFault, DmaFaults};
+pub use faults::{Access, DmaFault, DmaFaults};
 pub use iommu::{Domain, NoDomain, units as iommu_units};
 pub use registers::{NoRegisters, Registers};
 pub use vector::{NoVector, Vector, init, vector_cpus};

@@ -2,18 +2,20 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use abi::live::DEVICE_VECTORS;
 use guard::BootToken;
 use guard::cpu::{self, CpuId, MAX_CPUS};
-use guard::device::{self, MmioRegion};
-use guard::irq::{self, DEVICE_VECTORS, FIRST_DEVICE_VECTOR};
+use guard::device::{self, Message, MmioRegion};
+use guard::irq::{self, FIRST_DEVICE_VECTOR};
 use guard::role;
 use lfmutex::Once;
 use pci::MsixEntry;
 use task::Event;
 
-use crate::claim::Claim;
+use crate::claim::{Claim, UsedMessage};
 
 /// A vector of a CPU.
 #[derive(Debug, Default)]
@@ -93,17 +95,18 @@ pub fn vector_cpus() -> usize {
     }
 }
 
-/// Takes a free vector of a CPU, and its slot.
-pub(crate) fn take(cpu: CpuId) -> Option<(u8, &'static Slot)> {
+/// Takes a free vector of a CPU that is one of these, and its slot.
+pub(crate) fn take(cpu: CpuId, vectors: Range<u64>) -> Option<(u8, &'static Slot)> {
     let place = SLOTS.get(cpu.0 as usize)?;
     if place.get().is_none() {
         let mut slots = Vec::new();
-        slots.try_reserve_exact(DEVICE_VECTORS).ok()?;
-        slots.resize_with(DEVICE_VECTORS, Slot::default);
+        slots.try_reserve_exact(irq::DEVICE_VECTORS).ok()?;
+        slots.resize_with(irq::DEVICE_VECTORS, Slot::default);
         // Somebody may have been faster; then theirs are the ones.
         let _ = place.set(slots);
     }
-    let mut slots = (FIRST_DEVICE_VECTOR..).zip(place.get()?);
+    let slots = (FIRST_DEVICE_VECTOR..).zip(place.get()?);
+    let mut slots = slots.filter(|(vector, _)| vectors.contains(&u64::from(*vector)));
     let taken = slots.find(|(_, slot)| !slot.is_taken.swap(true, Ordering::AcqRel));
     taken.inspect(|(_, slot)| {
         // What came for who had it before.
@@ -126,11 +129,45 @@ pub(crate) fn write_entry(table: MmioRegion, entry: u16, message: Option<MsixEnt
     let _ = table.read::<u32>(at + MsixEntry::CONTROL);
 }
 
+/// Vector that was taken: its slot, what is to be sent, and what that is to the unit.
+type Taken = (&'static Slot, Message, Option<iommu::Interrupts>);
+
 impl Claim {
     /// Number of interrupt messages that the function has.
     #[must_use]
     pub fn vectors(&self) -> u16 {
-        self.msix.as_ref().map_or(0, |msix| msix.entries)
+        let entries = self.msix.as_ref().map_or(0, |msix| msix.entries);
+        let most = self.device.messages.map(|messages| messages.count.into());
+        entries.min(most.unwrap_or(u16::MAX))
+    }
+
+    /// Takes a vector of a CPU for message `entry`: what the function is to send, and what that is
+    /// to the unit that remaps it.
+    fn take_message(&self, entry: u16, cpu: CpuId) -> Option<Taken> {
+        if let Some(messages) = self.device.messages {
+            let vector = messages.vectors().start + u64::from(entry);
+            let (_, slot) = take(cpu, vector..vector + 1)?;
+            let sends = Message {
+                address: messages.address.into(),
+                data: entry.into(),
+            };
+            return Some((slot, sends, None));
+        }
+        let (vector, slot) = take(cpu, DEVICE_VECTORS)?;
+        let function = self.device.function.address;
+        let sends = if iommu::is_remapped(function) {
+            iommu::Interrupts::new(function, 0).and_then(|remapped| {
+                let apic_id = device::apic_id(cpu)?;
+                remapped.lead(vector, apic_id).ok()?;
+                Some((remapped.message(), Some(remapped)))
+            })
+        } else {
+            device::message(cpu, vector).map(|message| (message, None))
+        };
+        if sends.is_none() {
+            slot.free();
+        }
+        sends.map(|(message, remapped)| (slot, message, remapped))
     }
 
     /// Gives message `entry` of the function to a CPU.
@@ -140,8 +177,8 @@ impl Claim {
     pub fn vector(self: &Arc<Self>, entry: u16, cpu: CpuId) -> Result<Vector, NoVector> {
         let msix = self.msix.as_ref().ok_or(NoVector)?;
         let mut messages = self.messages.lock();
-        let is_used = messages.used.iter().any(|(used, _)| *used == entry);
-        if entry >= msix.entries || is_used || cpu.0 as usize >= vector_cpus() {
+        let is_used = messages.used.iter().any(|used| used.entry == entry);
+        if entry >= self.vectors() || is_used || cpu.0 as usize >= vector_cpus() {
             return Err(NoVector);
         }
         messages.used.try_reserve(1).map_err(|_| NoVector)?;
@@ -160,17 +197,15 @@ impl Claim {
                 *messages.table.insert(table)
             }
         };
-        let (vector, slot) = take(cpu).ok_or(NoVector)?;
-        let Some(message) = device::message(cpu, vector) else {
-            slot.free();
-            return Err(NoVector);
-        };
-        let message = MsixEntry {
-            address: message.address,
-            data: message.data,
-        };
-        messages.used.push((entry, message));
-        write_entry(table, entry, Some(message));
+        let (slot, message, remapped) = self.take_message(entry, cpu).ok_or(NoVector)?;
+        let Message { address, data } = device::as_told(message);
+        let sends = MsixEntry { address, data };
+        messages.used.push(UsedMessage {
+            entry,
+            sends,
+            _remapped: remapped,
+        });
+        write_entry(table, entry, Some(sends));
         Ok(Vector {
             slot,
             cpu,
@@ -220,7 +255,7 @@ impl Drop for Vector {
         if let Some(table) = messages.table {
             write_entry(table, self.entry, None);
         }
-        messages.used.retain(|(entry, _)| *entry != self.entry);
+        messages.used.retain(|used| used.entry != self.entry);
         self.slot.free();
     }
 }

@@ -34,7 +34,7 @@ const MAX_CONFIG_WINDOWS: usize = 16;
 /// Bytes of the registers of an interrupt controller, and of the addresses at which processors take
 /// interrupt messages.
 const APIC_BYTES: u64 = 1 << 12;
-const MESSAGES: core::ops::Range<u64> = 0xfee0_0000..0xfef0_0000;
+const MESSAGES: core::ops::Range<u64> = abi::live::MESSAGE_ADDRESSES;
 
 /// Bytes that a processor's caches hold as one, at least.
 const CACHE_LINE: usize = 64;
@@ -161,15 +161,28 @@ pub struct Message {
     pub data: u32,
 }
 
+/// APIC id of a CPU; `None` if there is no such one.
+#[must_use]
+pub fn apic_id(cpu: Cpu) -> Option<u32> {
+    cpu_table::apic_id(cpu.0 as usize)
+}
+
 /// The message that sends a vector to a CPU (Intel SDM volume 3, 11.11); `None` if there is no such
 /// CPU, or its number does not fit into a message.
 #[must_use]
 pub fn message(cpu: Cpu, vector: u8) -> Option<Message> {
-    let id = cpu_table::apic_id(cpu.0 as usize)?;
+    let id = apic_id(cpu)?;
     (id < 0xff).then(|| Message {
         address: MESSAGES.start | u64::from(id) << 12,
         data: u32::from(vector),
     })
+}
+
+/// The message that a device is told when it is to send this one: the same, but for a test that
+/// wants an instance's device to send another.
+#[must_use]
+pub fn as_told(message: Message) -> Message {
+    faults::stray_message().unwrap_or(message)
 }
 
 /// Memory in one piece that a device reads and writes while the kernel does.

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use abi::layout::PAGE_SIZE;
 
 use crate::arch::apic;
+use crate::device::Message;
 use crate::mem::direct;
 use crate::mem::frame::Frame;
 use crate::{FaultToken, cpu, ipi, irq, keep, mem, peers, role};
@@ -38,6 +39,8 @@ pub enum Fault {
     Scribble,
     /// Tells a device, of the next page that it is lent, this address in its place.
     Stray(u64),
+    /// Tells a device, as the next interrupt message that it is to send, these in its place.
+    Message(Message),
 }
 
 impl Fault {
@@ -55,8 +58,15 @@ impl Fault {
             "ring" => Self::Ring,
             "scribble" => Self::Scribble,
             name => {
-                let address = name.strip_prefix("stray=")?;
-                Self::Stray(u64::from_str_radix(address, 16).ok()?)
+                let number = |text| u64::from_str_radix(text, 16).ok();
+                if let Some(message) = name.strip_prefix("message=") {
+                    let (address, data) = message.split_once(':')?;
+                    return Some(Self::Message(Message {
+                        address: number(address)?,
+                        data: number(data)?.try_into().ok()?,
+                    }));
+                }
+                Self::Stray(number(name.strip_prefix("stray=")?)?)
             }
         })
     }
@@ -139,13 +149,27 @@ pub(crate) fn stray_address() -> Option<u64> {
     (stray != NO_STRAY).then_some(stray)
 }
 
+/// Message that a device is told next: address and number; none has this address.
+static MESSAGE: (AtomicU64, AtomicU64) = (AtomicU64::new(NO_STRAY), AtomicU64::new(0));
+
+/// The message that a device is to be told in place of its own, once, if somebody wants that.
+pub(crate) fn stray_message() -> Option<Message> {
+    let (address, data) = &MESSAGE;
+    let is_set = address.load(Ordering::Relaxed) != NO_STRAY;
+    let address = is_set.then(|| address.swap(NO_STRAY, Ordering::Relaxed))?;
+    (address != NO_STRAY).then(|| Message {
+        address,
+        data: data.load(Ordering::Relaxed) as u32,
+    })
+}
+
 /// Whether this instance refuses what is new in its descriptor.
 pub(crate) fn refuses_epochs() -> bool {
     REFUSES_EPOCHS.load(Ordering::Relaxed)
 }
 
-/// Fails as told. Returns after [`Fault::Refuse`] and [`Fault::Stray`], and in the supervisor,
-/// where it does nothing.
+/// Fails as told. Returns after [`Fault::Refuse`], [`Fault::Stray`] and [`Fault::Message`], and in
+/// the supervisor, where it does nothing.
 pub fn inject(_: &FaultToken, fault: Fault) {
     if !role::is_supervisor() {
         fail(fault);
@@ -199,6 +223,10 @@ fn fail(fault: Fault) {
         }
         Fault::Refuse => REFUSES_EPOCHS.store(true, Ordering::Relaxed),
         Fault::Stray(address) => STRAY.store(address, Ordering::Relaxed),
+        Fault::Message(message) => {
+            MESSAGE.1.store(message.data.into(), Ordering::Relaxed);
+            MESSAGE.0.store(message.address, Ordering::Relaxed);
+        }
         Fault::Ring => loop {
             ipi::ring_peer();
         },

@@ -13,6 +13,7 @@ use ::trace::{Kind, Note};
 pub use x86_spec::interrupt::MACHINE_CHECK;
 use x86_spec::interrupt::NMI;
 
+pub use crate::arch::ioapic::Line;
 use crate::arch::{apic, cpu, ioapic, timer};
 use crate::cpu::CpuId;
 use crate::{BootToken, heartbeat, machine_check, paging, park, pause, rcu, role, trace, usage};
@@ -51,6 +52,10 @@ pub const TIMER_VECTOR: u8 = 0xef;
 /// The local APIC had nothing to deliver after all; not acknowledged.
 pub const SPURIOUS_VECTOR: u8 = 0xff;
 
+const _: () = {
+    let devices = abi::live::DEVICE_VECTORS;
+    assert!(devices.start == FIRST_DEVICE_VECTOR as u64 && devices.end == RESCHEDULE_VECTOR as u64);
+};
 const _: () = assert!(MEMORY_ERROR_VECTOR > TIMER_VECTOR && TIMER_VECTOR > HALT_VECTOR);
 
 /// A function set at run time, called from interrupt handlers.
@@ -285,6 +290,19 @@ pub fn claim_isa(irq: u8, handler: fn()) -> Result<IsaIrq, Denied> {
         return Err(Denied);
     }
     Ok(IsaIrq { irq })
+}
+
+/// Ids of the controllers of interrupt lines that this instance has.
+pub fn controllers() -> impl Iterator<Item = u8> {
+    let all = role::descriptor().ioapics().iter();
+    all.map(|controller| controller.id as u8)
+}
+
+/// Has interrupt lines name entries of a unit that remaps interrupts, by the words of `by`, from
+/// now on; a line for which there is none stays masked. Handlers of lines that are routed already
+/// run once. Sleeps. For the crate `iommu`.
+pub fn remap_lines(by: fn(Line) -> Option<u64>) {
+    ioapic::remap(by);
 }
 
 impl Drop for IsaIrq {

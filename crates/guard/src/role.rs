@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use abi::descriptor::{FLAG_FRAME_ADDRESSES, FLAG_NETWORK};
+use abi::descriptor::{FLAG_FRAME_ADDRESSES, FLAG_NETWORK, FLAG_X2APIC};
 use abi::layout::{DESCRIPTOR, NETWORK, WINDOW};
 use abi::{Descriptor, Network, Window};
 use mitigations::Mode;
@@ -66,6 +66,12 @@ pub fn descriptor() -> &'static Descriptor {
 fn adopted() -> Option<&'static Descriptor> {
     // SAFETY: as in `descriptor`.
     unsafe { ADOPTED.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether the local interrupt controllers are x2APICs, whose numbers have 32 bits.
+#[must_use]
+pub fn has_x2apic() -> bool {
+    adopted().is_some_and(|descriptor| descriptor.has(FLAG_X2APIC))
 }
 
 /// Whether devices reach this instance's frames by their numbers, as they are confined.

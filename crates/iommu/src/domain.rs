@@ -11,7 +11,7 @@ use pci::Address;
 use vtd::{ContextEntry, Descriptor, GRANULE};
 
 use crate::unit::{self, Unanswered, Unit};
-use crate::{Machine, Obstacle, machine, place};
+use crate::{Machine, Obstacle, confining_unit, machine};
 
 /// Addresses that the functions of an instance may read and write, and the memory that they stand
 /// for: nothing at first. Clones are the same one, which is there as long as a function is held by
@@ -114,7 +114,7 @@ impl Domain {
     /// # Errors
     /// Nothing can confine it, or its unit did not answer: then it reaches nothing, or what it did.
     pub fn hold(&self, function: Address) -> Result<Attachment, Obstacle> {
-        let (_, unit) = place(function)?;
+        let (_, unit) = confining_unit(function)?;
         let passing = crate::PASSING;
         let held = unit.change(function, passing, ContextEntry::BLOCKED);
         held.map_err(|Unanswered| Obstacle::Unanswered)?;

@@ -9,9 +9,12 @@ use guard::device::{self, DmaBlock, MmioRegion};
 use lfmutex::Mutex;
 use pci::Address;
 use task::Deadline;
-use vtd::{Abilities, Command, ContextEntry, Descriptor, QUEUE_ENTRIES, RootEntry, offset, status};
+use vtd::{
+    Abilities, Command, ContextEntry, Descriptor, INTERRUPT_TABLE_ORDER, InterruptEntry,
+    QUEUE_ENTRIES, RootEntry, offset, status,
+};
 
-use crate::{PASSING, StartError};
+use crate::{PASSING, StartError, number_of};
 
 /// Bytes of a table, and of a queue.
 const PAGE: usize = 4096;
@@ -32,7 +35,18 @@ pub(crate) struct Unit {
     /// Tables of functions, by bus; none is added once the unit is on.
     buses: Vec<(u8, DmaBlock)>,
     queue: Mutex<Queue>,
+    /// The table of interrupts; none is added once the unit is on.
+    interrupts: Option<InterruptTable>,
 }
+
+struct InterruptTable {
+    table: DmaBlock,
+    /// Entries that somebody has, by bits.
+    used: Mutex<[u64; INTERRUPTS / 64]>,
+}
+
+/// Entries of a table of interrupts.
+const INTERRUPTS: usize = 1 << INTERRUPT_TABLE_ORDER;
 
 struct Queue {
     ring: DmaBlock,
@@ -97,7 +111,81 @@ impl Unit {
                 next: 0,
                 value: 0,
             }),
+            interrupts: None,
         })
+    }
+
+    /// Adds a table of interrupts, in which there is none. `Err` without memory.
+    pub(crate) fn add_interrupts(&mut self) -> Result<(), ()> {
+        let bytes = INTERRUPTS * size_of::<InterruptEntry>();
+        let table = DmaBlock::zeroed(bytes).ok_or(())?;
+        table.write_back(0, bytes);
+        self.interrupts = Some(InterruptTable {
+            table,
+            used: Mutex::new([0; INTERRUPTS / 64]),
+        });
+        Ok(())
+    }
+
+    /// Takes 2^`order` entries for interrupts, at a multiple of their number; `None` if there are
+    /// not so many, or there is no table. Of `order` there may be 4 at most.
+    pub(crate) fn take_entries(&self, order: u8) -> Option<u16> {
+        let count = 1 << order;
+        let bits = (1 << count) - 1;
+        let mut used = self.interrupts.as_ref()?.used.lock();
+        let mut places = (0..INTERRUPTS).step_by(count);
+        let first = places.find(|first| used[first / 64] & bits << (first % 64) == 0)?;
+        used[first / 64] |= bits << (first % 64);
+        Some(first as u16)
+    }
+
+    /// Gives entries back that [`Self::take_entries`] has given.
+    pub(crate) fn free_entries(&self, first: u16, order: u8) {
+        let bits: u64 = (1 << (1 << order)) - 1;
+        let first = usize::from(first);
+        if let Some(interrupts) = &self.interrupts {
+            interrupts.used.lock()[first / 64] &= !(bits << (first % 64));
+        }
+    }
+
+    /// Sets entries for interrupts that somebody has taken; when it returns, the unit acts by them,
+    /// and what it let through before has arrived.
+    pub(crate) fn change_interrupts(
+        &self,
+        first: u16,
+        order: u8,
+        entry: impl Fn(u16) -> InterruptEntry,
+    ) -> Result<(), Unanswered> {
+        let Some(InterruptTable { table, .. }) = &self.interrupts else {
+            return Ok(());
+        };
+        for number in 0..1 << order {
+            let at = InterruptEntry::place(first + number);
+            let InterruptEntry([word, source]) = entry(number);
+            self.store(table, at, 0);
+            self.store(table, at + 8, source);
+            self.store(table, at, word);
+        }
+        self.ask(&[Descriptor::Interrupts { first, order }])
+    }
+
+    /// Switches on that interrupts are remapped, by the table that was added, and others refused.
+    /// `wide_ids` says how that tells CPUs.
+    pub(crate) fn remap_interrupts(&self, wide_ids: bool) -> Result<(), Unanswered> {
+        let Some(interrupts) = &self.interrupts else {
+            return Err(Unanswered);
+        };
+        let at = interrupts.table.bus_address();
+        let word = vtd::interrupt_table(at, wide_ids);
+        self.registers.write(offset::INTERRUPT_TABLE, word);
+        self.command(Command::SetInterruptTable, true)?;
+        self.ask(&[Descriptor::AllInterrupts])?;
+        self.command(Command::RemapInterrupts, true)
+    }
+
+    /// Switches that off again.
+    pub(crate) fn pass_interrupts(&self) {
+        self.switch_off_one(Command::RemapInterrupts);
     }
 
     pub(crate) fn at(&self) -> u64 {
@@ -174,13 +262,12 @@ impl Unit {
         entry: ContextEntry,
     ) -> Result<(), Unanswered> {
         self.set(function, entry);
-        let number = u16::from(function.bus) << 8 | u16::from(function.devfn());
         let contexts = if self.abilities.caches_absence {
             Descriptor::AllContexts
         } else {
             Descriptor::Context {
                 domain: before,
-                function: number,
+                function: number_of(function),
             }
         };
         self.ask(&[contexts, Descriptor::Translations { domain: before }])
@@ -249,12 +336,20 @@ impl Unit {
 
     /// Switches all off that a unit does.
     pub(crate) fn switch_off(&self) {
-        let commands = [Command::Translate, Command::RemapInterrupts, Command::Queue];
-        for command in commands {
-            let now = self.registers.read::<u32>(offset::STATUS);
-            if now & command.bit() != 0 && self.command(command, false).is_err() {
-                log::error!("the IOMMU at {:#x} does not stop: {command:?}", self.at);
-            }
+        for command in [
+            Command::Translate,
+            Command::RemapInterrupts,
+            Command::PassUnmapped,
+            Command::Queue,
+        ] {
+            self.switch_off_one(command);
+        }
+    }
+
+    fn switch_off_one(&self, command: Command) {
+        let now = self.registers.read::<u32>(offset::STATUS);
+        if now & command.bit() != 0 && self.command(command, false).is_err() {
+            log::error!("the IOMMU at {:#x} does not stop: {command:?}", self.at);
         }
     }
 }

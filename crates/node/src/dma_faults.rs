@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use devices::{DmaFault, DmaFaults, Owner};
+use devices::{Access, DmaFault, DmaFaults, Owner};
 use task::Deadline;
 
 /// Least time between two looks at what was refused.
@@ -52,10 +52,10 @@ impl core::fmt::Display for Shown<'_> {
         let DmaFault {
             address, reason, ..
         } = self.0;
-        let access = if self.0.is_write {
-            "a write to"
-        } else {
-            "a read of"
+        let access = match self.0.access {
+            Access::Write => "a write to",
+            Access::Read => "a read of",
+            Access::Interrupt => "an interrupt by entry",
         };
         write!(f, "{access} {address:#x} (VT-d reason {reason:#x})")
     }

@@ -65,6 +65,15 @@ pub fn leads_up(registers: &impl ConfigRegisters) -> bool {
     }
 }
 
+/// Whether a bridge passes on what comes from behind it in the name of who sends it: false of one
+/// to conventional PCI.
+pub fn keeps_names(registers: &impl ConfigRegisters) -> bool {
+    capability(registers, CAPABILITY_EXPRESS).is_some_and(|express| {
+        let kind = registers.read(express) >> 20 & 0xf;
+        matches!(kind, ROOT_PORT | UPSTREAM_PORT | DOWNSTREAM_PORT)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -117,16 +126,18 @@ mod tests {
             assert!(!leads_up(&space(kind, &[], Some(0x154))));
         }
         assert!(leads_up(&space(UPSTREAM_PORT, &[], None)));
+        assert!(keeps_names(&space(UPSTREAM_PORT, &[], None)));
     }
 
     #[test]
     fn other_bridges_do_not() {
         for kind in [0, 1, 7, 8, 9] {
             assert!(!leads_up(&space(kind, &WITH, Some(0x154))), "{kind}");
+            assert!(!keeps_names(&space(kind, &WITH, Some(0x154))), "{kind}");
         }
         let conventional = space(ROOT_PORT, &WITH, Some(0x154));
         conventional.0.borrow_mut()[0x40 / 4] = 0x01;
-        assert!(!leads_up(&conventional));
+        assert!(!leads_up(&conventional) && !keeps_names(&conventional));
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod tests;
 use core::fmt;
 use core::str::FromStr;
 
-pub use access_control::{leads_up, redirect};
+pub use access_control::{keeps_names, leads_up, redirect};
 pub use bar::{Bar, BarKind, Window, WindowKind};
 pub use control::{Abilities, NotReset, Saved, can_reset, reset, set_abilities};
 pub use function::{Function, Layout, capabilities};

@@ -3,6 +3,10 @@
 /// Bytes of a report.
 pub const FAULT_BYTES: usize = 16;
 
+/// Reasons that are of interrupts (table 25).
+const INTERRUPTS: u8 = 0x20;
+const LAST_INTERRUPT: u8 = 0x2f;
+
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -10,6 +14,8 @@ pub enum Access {
     Read,
     /// A write.
     Write,
+    /// An interrupt.
+    Interrupt,
 }
 
 /// A request that was refused.
@@ -17,7 +23,7 @@ pub enum Access {
 pub struct Fault {
     /// The function: bus in the upper byte, device and function in the lower.
     pub function: u16,
-    /// Page that was asked for.
+    /// Page that was asked for; of an interrupt the number of the entry that it named.
     pub address: u64,
     /// Kind of the request.
     pub access: Access,
@@ -35,15 +41,17 @@ impl Fault {
         if high >> 63 == 0 {
             return None;
         }
+        let reason = (high >> 32) as u8;
+        let (access, address) = match reason {
+            INTERRUPTS..=LAST_INTERRUPT => (Access::Interrupt, low >> 48),
+            _ if high >> 62 & 1 != 0 => (Access::Read, low & !0xfff),
+            _ => (Access::Write, low & !0xfff),
+        };
         Some(Self {
             function: high as u16,
-            address: low & !0xfff,
-            access: if high >> 62 & 1 != 0 {
-                Access::Read
-            } else {
-                Access::Write
-            },
-            reason: (high >> 32) as u8,
+            address,
+            access,
+            reason,
         })
     }
 }
@@ -62,5 +70,10 @@ mod tests {
         assert_eq!((fault.access, fault.reason), (Access::Read, 6));
         let write = Fault::read(0, 1 << 63).unwrap();
         assert_eq!(write.access, Access::Write);
+        let interrupt = Fault::read(0x12 << 48, 1 << 63 | 0x26 << 32 | 0x0310).unwrap();
+        assert_eq!(
+            (interrupt.access, interrupt.address),
+            (Access::Interrupt, 0x12)
+        );
     }
 }

@@ -9,19 +9,25 @@
 //! | `registers` | abilities of a unit, commands, their places |
 //! | `context` | the tables by which a unit finds what a function may reach |
 //! | `table` | the tables that translate |
-//! | `queue` | requests to forget translations |
+//! | `interrupt` | the table by which interrupts are remapped, and what names its entries |
+//! | `queue` | requests to forget what was read of tables |
 //! | `fault` | reports of what was refused |
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 mod context;
 mod fault;
+mod interrupt;
 mod queue;
 mod registers;
 mod table;
 
 pub use context::{ContextEntry, RootEntry};
 pub use fault::{Access, FAULT_BYTES, Fault};
+pub use interrupt::{
+    Interrupt, InterruptEntry, Source, TABLE_ORDER as INTERRUPT_TABLE_ORDER, interrupt_line,
+    interrupt_message, interrupt_table,
+};
 pub use queue::{Descriptor, ENTRIES as QUEUE_ENTRIES};
 pub use registers::{Abilities, Command, FaultEvent, Unable, offset, status};
 pub use table::{GRANULE, Geometry, NoTable, Tables, map, translate, unmap};

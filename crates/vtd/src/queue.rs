@@ -1,4 +1,4 @@
-//! Requests to forget translations (6.5.2): a ring of 16-byte descriptors.
+//! Requests to forget what was read of tables (6.5.2): a ring of 16-byte descriptors.
 
 /// Descriptors in a queue of one page.
 pub const ENTRIES: usize = 256;
@@ -25,6 +25,15 @@ pub enum Descriptor {
         /// The domain.
         domain: u16,
     },
+    /// Forget all entries for interrupts.
+    AllInterrupts,
+    /// Forget entries for interrupts.
+    Interrupts {
+        /// The first, a multiple of their number.
+        first: u16,
+        /// Their number, as a power of two.
+        order: u8,
+    },
     /// Write a number when all requests before are done.
     Wait {
         /// Address of the machine, a multiple of 4.
@@ -46,6 +55,11 @@ impl Descriptor {
             ],
             Self::AllTranslations => [0x2 | 1 << 4 | DRAIN, 0],
             Self::Translations { domain } => [0x2 | 2 << 4 | DRAIN | (domain as u64) << 16, 0],
+            Self::AllInterrupts => [0x4, 0],
+            Self::Interrupts { first, order } => [
+                0x4 | 1 << 4 | (order as u64) << 27 | (first as u64) << 32,
+                0,
+            ],
             Self::Wait { at, value } => [0x5 | 1 << 5 | (value as u64) << 32, at],
         }
     }
@@ -68,6 +82,14 @@ mod tests {
             ),
             (Descriptor::AllTranslations, [0xd2, 0]),
             (Descriptor::Translations { domain: 0x12 }, [0x12_00e2, 0]),
+            (Descriptor::AllInterrupts, [0x4, 0]),
+            (
+                Descriptor::Interrupts {
+                    first: 0x120,
+                    order: 4,
+                },
+                [0x120_2000_0014, 0],
+            ),
             (
                 Descriptor::Wait {
                     at: 0x7000,

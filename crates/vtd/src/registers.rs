@@ -33,6 +33,8 @@ pub mod offset {
     pub const QUEUE_TAIL: usize = 0x88;
     /// Address and size of the queue (11.4.9.3), 64 bits.
     pub const QUEUE_ADDRESS: usize = 0x90;
+    /// Address and size of the table of interrupts (11.4.10), 64 bits.
+    pub const INTERRUPT_TABLE: usize = 0xb8;
 }
 
 /// Bits of [`offset::STATUS`], which are those of [`Command`] in [`offset::COMMAND`], and of
@@ -61,6 +63,10 @@ pub enum Command {
     Queue,
     /// Interrupts are remapped.
     RemapInterrupts,
+    /// The unit takes the address of the table of interrupts. Done once for each write.
+    SetInterruptTable,
+    /// Interrupts that name a vector and a CPU, and no entry of the table, pass.
+    PassUnmapped,
 }
 
 impl Command {
@@ -72,6 +78,8 @@ impl Command {
             Self::SetRoot => 30,
             Self::Queue => 26,
             Self::RemapInterrupts => 25,
+            Self::SetInterruptTable => 24,
+            Self::PassUnmapped => 23,
         }
     }
 
@@ -132,6 +140,10 @@ pub struct Abilities {
     pub is_coherent: bool,
     /// Flag: it remembers that there was no translation.
     pub caches_absence: bool,
+    /// Flag: it remaps interrupts.
+    pub remaps_interrupts: bool,
+    /// Flag: it tells CPUs by numbers of 32 bits, as their x2APICs have them, and not of 8.
+    pub wide_ids: bool,
     /// Flag: it waits for reads that are under way, and for writes.
     pub drains: (bool, bool),
     /// Place of the first report of a fault, and the number of reports.
@@ -173,6 +185,8 @@ impl Abilities {
             large_pages: capability >> 34 & 1 != 0,
             is_coherent: extended & 1 != 0,
             caches_absence: capability >> 7 & 1 != 0,
+            remaps_interrupts: extended >> 3 & 1 != 0,
+            wide_ids: extended >> 4 & 1 != 0,
             drains: (capability >> 55 & 1 != 0, capability >> 54 & 1 != 0),
             faults: (first_fault, faults),
             bytes: if end > 0x1000 { end } else { 0x1000 },
@@ -215,6 +229,7 @@ mod tests {
         assert!(able.three_levels && able.four_levels && able.large_pages);
         assert_eq!(able.address_bits, 48);
         assert!(!able.is_coherent);
+        assert!(able.remaps_interrupts && !able.wide_ids);
         assert_eq!(able.faults, (0x220, 1));
         assert_eq!(able.bytes, 4096);
         let many = Abilities::read(QEMU.0 | 0xff << 40, QEMU.1).unwrap();
@@ -246,5 +261,13 @@ mod tests {
         );
         assert_eq!(Command::Translate.word(status, false), 1 << 26);
         assert_eq!(Command::SetRoot.word(1 << 26, true), 1 << 30 | 1 << 26);
+        assert_eq!(
+            Command::SetInterruptTable.word(status, true),
+            1 << 31 | 1 << 26 | 1 << 24
+        );
+        assert_eq!(
+            Command::PassUnmapped.word(1 << 25 | 1 << 23, false),
+            1 << 25
+        );
     }
 }

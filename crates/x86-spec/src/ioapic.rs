@@ -47,6 +47,13 @@ pub const fn destination(apic_id: u32) -> u32 {
     apic_id << 24
 }
 
+/// The APIC id in the upper half of an entry for one CPU.
+#[inline]
+#[must_use]
+pub const fn apic_id(high: u32) -> u32 {
+    high >> 24
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +65,6 @@ mod tests {
         assert_eq!((entry_low(0), entry_high(0)), (0x10, 0x11));
         assert_eq!((entry_low(23), entry_high(23)), (0x3e, 0x3f));
         assert_eq!(destination(5), 0x0500_0000);
+        assert_eq!(apic_id(destination(5)), 5);
     }
 }

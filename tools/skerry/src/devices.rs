@@ -84,8 +84,13 @@ fn refusal(
                                      the host put it behind it (QEMU: iommu_platform=on), or give \
                                      --unsafe-dma if it is trusted with all memory"
             .into(),
-        dev::REASON_DMA_UNANSWERED => "the IOMMU does not answer, or has no domain left: see the \
-                                       kernel's log"
+        dev::REASON_DMA_INTERRUPTS => "the IOMMU does not remap interrupts, so the instance could \
+                                       have it interrupt every CPU: switch that on in the \
+                                       firmware (QEMU: intremap=on), or give --unsafe-dma if it \
+                                       is trusted with that and with all memory"
+            .into(),
+        dev::REASON_DMA_UNANSWERED => "the IOMMU does not answer, or has no domain or entries for \
+                                       interrupts left: see the kernel's log"
             .into(),
         dev::REASON_DMA_MIXED => "others of the instance are confined and this one cannot be, or \
                                   the other way: give them to two instances, or all with \
@@ -203,7 +208,7 @@ mod tests {
     fn each_reason_has_words_of_its_own() {
         let error = io::Error::from_raw_os_error(libc::EIO);
         let mut said: Vec<String> = (dev::REASON_IOMMU..=dev::REASON_DEVICES)
-            .chain(dev::REASON_DMA_RESERVED..=dev::REASON_DMA_MIXED)
+            .chain(dev::REASON_DMA_RESERVED..=dev::REASON_DMA_INTERRUPTS)
             .chain([dev::REASON_NONE])
             .map(|reason| {
                 let call = AddDevice {
@@ -215,6 +220,6 @@ mod tests {
             .collect();
         said.sort();
         said.dedup();
-        assert_eq!(said.len(), 16);
+        assert_eq!(said.len(), 17);
     }
 }

@@ -5,16 +5,35 @@ use abi::descriptor::{IRQ_ACTIVE_LOW, IRQ_LEVEL, IrqLine};
 use lfmutex::{Mutex, Once};
 use x86_spec::ioapic::{self, ACTIVE_LOW, LEVEL, MASKED, SELECT, VERSION, WINDOW, entry_low};
 
-use super::port;
+use super::{apic, port};
+use crate::irq::Hook;
 use crate::mem::phys::PhysAddr;
 use crate::paging::kernel::MmioRegion;
 use crate::role;
 
 struct IoApic {
     registers: MmioRegion,
+    id: u8,
     gsi_base: u32,
     inputs: u32,
 }
+
+/// A line that interrupts a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Id of its controller.
+    pub controller: u8,
+    /// The vector: [`crate::irq::ISA_VECTOR`] and the number of the line.
+    pub vector: u8,
+    /// The CPU.
+    pub apic_id: u32,
+    /// Flag: it interrupts as long as it is raised.
+    pub is_level: bool,
+}
+
+/// Where there are units that remap interrupts: the word by which a controller names a line's entry
+/// to its unit, but for how the line is triggered.
+static REMAP: Hook<fn(Line) -> Option<u64>> = Hook::new();
 
 impl IoApic {
     // The lock around all controllers keeps select and access together.
@@ -28,11 +47,41 @@ impl IoApic {
         self.registers.write::<u32>(WINDOW, value);
     }
 
-    fn route(&self, input: u32, low: u32, apic_id: u32) {
+    /// Routes an input; false, and it is masked, if its unit has no entry for it.
+    fn route(&self, input: u32, vector: u8, trigger: u32, apic_id: u32) -> bool {
         // Masked while it is half written.
         self.write(entry_low(input), MASKED);
-        self.write(ioapic::entry_high(input), ioapic::destination(apic_id));
-        self.write(entry_low(input), low);
+        let line = Line {
+            controller: self.id,
+            vector,
+            apic_id,
+            is_level: trigger & LEVEL != 0,
+        };
+        let word = match REMAP.get() {
+            None => Some(u64::from(ioapic::destination(apic_id)) << 32 | u64::from(vector)),
+            Some(remap) => remap(line),
+        };
+        if let Some(word) = word {
+            self.write(ioapic::entry_high(input), (word >> 32) as u32);
+            self.write(entry_low(input), word as u32 | trigger);
+        }
+        word.is_some()
+    }
+
+    /// Routes an input again as it was routed before there was a unit.
+    fn route_again(&self, input: u32) {
+        let low = self.read(entry_low(input));
+        if low & MASKED != 0 {
+            return;
+        }
+        let vector = low as u8;
+        let apic_id = ioapic::apic_id(self.read(ioapic::entry_high(input)));
+        if self.route(input, vector, low & (LEVEL | ACTIVE_LOW), apic_id) {
+            // What the line had to say meanwhile is lost: its handler only has somebody look.
+            apic::send_ipi(apic_id, vector);
+        } else {
+            log::error!("interrupt line {input} of I/O APIC {} stays off", self.id);
+        }
     }
 }
 
@@ -40,8 +89,12 @@ type Controllers = arrayvec::ArrayVec<IoApic, { abi::descriptor::MAX_IOAPICS }>;
 
 static CONTROLLERS: Once<Mutex<Controllers>> = Once::new();
 
+fn controllers() -> &'static Mutex<Controllers> {
+    CONTROLLERS.call_once(|| Mutex::new(find_all()))
+}
+
 fn with_input<R>(gsi: u32, f: impl FnOnce(&IoApic, u32) -> R) -> Option<R> {
-    let controllers = CONTROLLERS.call_once(|| Mutex::new(find_all())).lock();
+    let controllers = controllers().lock();
     let controller = controllers
         .iter()
         .find(|c| gsi >= c.gsi_base && gsi - c.gsi_base < c.inputs)?;
@@ -58,6 +111,7 @@ fn find_all() -> Controllers {
         };
         let mut controller = IoApic {
             registers,
+            id: entry.id as u8,
             gsi_base: entry.gsi_base,
             inputs: 0,
         };
@@ -106,17 +160,26 @@ pub fn enable(line: IrqLine, vector: u8, apic_id: u32) -> bool {
     if apic_id > 0xfe {
         return false;
     }
-    let mut low = u32::from(vector);
+    let mut trigger = 0;
     if line.flags & IRQ_LEVEL != 0 {
-        low |= LEVEL;
+        trigger |= LEVEL;
     }
     if line.flags & IRQ_ACTIVE_LOW != 0 {
-        low |= ACTIVE_LOW;
+        trigger |= ACTIVE_LOW;
     }
     with_input(line.gsi, |controller, input| {
-        controller.route(input, low, apic_id);
+        controller.route(input, vector, trigger, apic_id)
     })
-    .is_some()
+    .unwrap_or(false)
+}
+
+/// Has lines name entries of units from now on, those that are routed already too.
+pub fn remap(by: fn(Line) -> Option<u64>) {
+    let controllers = controllers().lock();
+    REMAP.set(by);
+    for controller in &*controllers {
+        (0..controller.inputs).for_each(|input| controller.route_again(input));
+    }
 }
 
 /// Masks a line.

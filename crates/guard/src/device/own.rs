@@ -7,7 +7,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use abi::layout::PAGE_SIZE;
-use abi::live::{self, Entry, KIND_FUNCTION, KIND_REGISTERS, MAX_ENTRIES, Refusal, Registers};
+use abi::live::{
+    self, Entry, KIND_FUNCTION, KIND_REGISTERS, MAX_ENTRIES, Messages, Refusal, Registers,
+};
 use arrayvec::ArrayVec;
 use lfmutex::Once;
 use ring::epoch::Copied;
@@ -25,6 +27,8 @@ pub struct FunctionPlace {
     pub number: u32,
     /// Physical address of its page of configuration space.
     pub config: u64,
+    /// Interrupt messages, if a unit remaps them.
+    pub messages: Option<Messages>,
     /// Registers that are memory, in the order of the base address registers.
     pub registers: ArrayVec<Registers, MAX_REGISTERS>,
 }
@@ -33,7 +37,8 @@ impl FunctionPlace {
     /// The entries for it in a descriptor's dynamic part.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
         let registers = self.registers.iter().map(Registers::entry);
-        core::iter::once(live::function(self.number, self.config)).chain(registers)
+        let function = live::function(self.number, self.config, self.messages);
+        core::iter::once(function).chain(registers)
     }
 }
 
@@ -91,7 +96,7 @@ pub fn own_functions() -> impl Iterator<Item = FunctionPlace> {
 fn places(entries: &[Entry]) -> impl Iterator<Item = FunctionPlace> {
     let starts = (0..entries.len()).filter(|index| live::is_of(&entries[*index], KIND_FUNCTION));
     starts.map(|start| {
-        let (number, config) = live::function_of(&entries[start]);
+        let (number, config, messages) = live::function_of(&entries[start]);
         let behind = entries[start + 1..].iter();
         let registers = behind
             .take_while(|entry| live::is_of(entry, KIND_REGISTERS))
@@ -99,6 +104,7 @@ fn places(entries: &[Entry]) -> impl Iterator<Item = FunctionPlace> {
         FunctionPlace {
             number,
             config,
+            messages,
             registers: registers.collect(),
         }
     })
@@ -138,6 +144,11 @@ mod tests {
         let disk = FunctionPlace {
             number: 0x100,
             config: 0xb010_0000,
+            messages: Some(Messages {
+                address: 0xfee0_0038,
+                vector: 0x40,
+                count: 16,
+            }),
             registers: [
                 registers(1, 0xfe00_0000, 4096),
                 registers(4, 0xfe40_0000, 1 << 14),
@@ -174,7 +185,7 @@ mod tests {
             assert!(!named(start, bytes), "{start:#x}");
         }
         assert!(!are_named(
-            &[live::function(1, 0)],
+            &[live::function(1, 0, None)],
             &(u64::MAX - 3..u64::MAX)
         ));
     }

@@ -12,12 +12,18 @@ use abi::live::{self, Entry, Holdings, Refusal};
 
 use super::{Partition, quarantine};
 use crate::device::{self, FunctionPlace};
-use crate::keep;
 use crate::mem::phys;
 use crate::paging::build::Run;
+use crate::{irq, keep};
 
 /// Most functions of an instance.
 pub const MAX_FUNCTIONS: usize = 8;
+
+/// Most interrupt messages of a function of an instance, where a unit remaps them: so many that all
+/// functions together have as many vectors as a CPU has for devices.
+pub const MAX_MESSAGES: u8 = 16;
+
+const _: () = assert!(MAX_FUNCTIONS * MAX_MESSAGES as usize <= irq::DEVICE_VECTORS);
 
 /// A function of the machine that an instance has, or is to have. It is the crate `devices` that
 /// has such.
@@ -30,8 +36,12 @@ pub unsafe trait Function: Send {
     /// The function's place.
     fn place(&self) -> &FunctionPlace;
 
-    /// An instance has it from here on.
-    fn hand_over(&mut self);
+    /// Has its interrupt messages be vectors from this one on, [`MAX_MESSAGES`] of them, if a unit
+    /// remaps them. Called before its place is looked at.
+    fn set_vectors(&mut self, first: u8);
+
+    /// An instance has it from here on, and takes its messages with the CPU of this APIC id.
+    fn hand_over(&mut self, apic_id: u32);
 
     /// Takes it from an instance none of whose CPUs run, so that it reaches no memory. False if
     /// that is not proven; then it may be tried again. Sleeps.
@@ -184,10 +194,25 @@ impl Functions {
         domain.is_none_or(|domain| domain.unmap(device::by_number(frames.start), bytes))
     }
 
-    /// The instance has them from here on.
-    pub(super) fn hand_over(&mut self) {
+    /// The instance has them from here on; its first CPU has this APIC id.
+    pub(super) fn hand_over(&mut self, apic_id: u32) {
         let all = self.0.iter_mut();
-        all.for_each(|given| given.function.hand_over());
+        all.for_each(|given| given.function.hand_over(apic_id));
+    }
+
+    /// The first of [`MAX_MESSAGES`] vectors that no function has.
+    fn free_vectors(&self) -> u8 {
+        let is_taken = |first: u8| {
+            let mut all = self.0.iter();
+            all.any(|given| {
+                let messages = given.function.place().messages;
+                messages.is_some_and(|messages| messages.vector == first)
+            })
+        };
+        let mut blocks = (irq::FIRST_DEVICE_VECTOR..).step_by(MAX_MESSAGES.into());
+        blocks
+            .find(|first| !is_taken(*first))
+            .expect("there is one for each of `MAX_FUNCTIONS`")
     }
 
     /// Stops and resets all of them that do not prove that they are; returns how many still do not.
@@ -213,6 +238,8 @@ impl Partition {
         if self.functions.len() >= MAX_FUNCTIONS {
             return Err(AssignError::Full);
         }
+        let mut function = function;
+        function.set_vectors(self.functions.free_vectors());
         let id = |domain: Option<&dyn Domain>| domain.map(Domain::id);
         if !self.functions.is_empty() && id(self.functions.domain()) != id(function.domain()) {
             return Err(AssignError::Mixed);

@@ -34,7 +34,7 @@ pub(crate) use adopt::shared_frames;
 pub use adopt::{Adopted, Note, adopt_all, is_up, note_last_id, restarts};
 use arrayvec::ArrayVec;
 use functions::Functions;
-pub use functions::{AssignError, Domain, Function, MAX_FUNCTIONS};
+pub use functions::{AssignError, Domain, Function, MAX_FUNCTIONS, MAX_MESSAGES};
 pub use grow::{GrowError, Less, More, Settled, Staged, Taker};
 pub use halt::{HaltProgress, HaltReport, Unproven};
 pub use health::{Hang, Health};
@@ -668,7 +668,8 @@ impl Partition {
         self.places_mut().started();
         if !self.functions.is_empty() || self.shared().places.has_peer() {
             self.publish_table(self.cpus.len(), self.memory_bytes(), false);
-            self.functions.hand_over();
+            let first = self.staged.cpus()[0].apic_id;
+            self.functions.hand_over(first);
         }
         self.started = true;
         self.publish(0, cr3);

@@ -53,6 +53,8 @@ impl From<NotConfined> for Refused {
             NotConfined::NoUnit => (dev::REASON_IOMMU, Errno::EPERM),
             NotConfined::Reserved => (dev::REASON_DMA_RESERVED, Errno::EPERM),
             NotConfined::Shared => (dev::REASON_DMA_SHARED, Errno::EPERM),
+            NotConfined::Interrupts => (dev::REASON_DMA_INTERRUPTS, Errno::EPERM),
+            NotConfined::NoEntries => (dev::REASON_DMA_UNANSWERED, Errno::EBUSY),
             NotConfined::Unanswered => (dev::REASON_DMA_UNANSWERED, Errno::EIO),
         };
         Self::new(reason, errno)

@@ -281,6 +281,11 @@ pub fn tests() -> Vec<Test> {
             run: supervisor::restart,
         },
         Test {
+            name: "long/iommu-ends",
+            place: SkerryMachine,
+            run: iommu::long_ends,
+        },
+        Test {
             name: "long/restarts",
             place: SkerryMachine,
             run: supervisor::hundred,
