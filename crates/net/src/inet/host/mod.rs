@@ -70,7 +70,7 @@ pub struct Host {
     listener: Once<Weak<dyn ChangeListener>>,
     /// Nanoseconds since some time before.
     clock: fn() -> Nanos,
-    alarms: Mutex<Alarms>,
+    alarms: Alarms,
     tcp: TcpLayer,
     counts: Arc<PacketCounts>,
     kept_ports: KeptPorts,
@@ -86,7 +86,7 @@ struct HostTimer {
 impl TimerCallback for HostTimer {
     fn on_expiry(&self) {
         if let Some(host) = self.host.upgrade() {
-            host.alarms.lock().went_off(self.at);
+            host.alarms.went_off(self.at);
             host.run_timers();
         }
     }
@@ -108,7 +108,7 @@ impl Host {
             stack: Once::new(),
             listener: Once::new(),
             clock,
-            alarms: Mutex::default(),
+            alarms: Alarms::default(),
             tcp: TcpLayer::new(),
             counts,
             kept_ports: KeptPorts::default(),
@@ -225,7 +225,7 @@ impl Host {
     /// Has the timers run when a deadline has come.
     fn wake_by(&self, due: Option<Nanos>) {
         let now = self.now();
-        let Some(at) = due.filter(|due| self.alarms.lock().is_needed(now, *due)) else {
+        let Some(at) = due.filter(|due| self.alarms.is_needed(now, *due)) else {
             return;
         };
         let host = self.this.clone();

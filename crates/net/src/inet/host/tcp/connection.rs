@@ -194,6 +194,11 @@ impl WireConnection {
         Ok(connection)
     }
 
+    /// The two ends.
+    pub(super) fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
     /// This end of the connection, for its socket.
     pub(super) fn end(self: Arc<Self>) -> ConnectionEnd {
         let engine: Arc<dyn TcpEngine> = self.clone();

@@ -3,6 +3,7 @@
 
 mod connection;
 mod deadlines;
+mod index;
 mod listener;
 mod table;
 mod v6;
@@ -146,7 +147,7 @@ pub(in crate::inet) struct UnownedConnection {
 pub(super) struct TcpLayer {
     secret: Secret,
     cookies: SynCookies,
-    table: Mutex<Table>,
+    table: Table,
     /// Connections that no program has open.
     orphans: AtomicUsize,
     counts: TcpCounts,
@@ -160,29 +161,31 @@ impl TcpLayer {
         Self {
             secret: Secret([a, b]),
             cookies: SynCookies::new(Secret([c, d])),
-            table: Mutex::new(Table::new(Secret([e, f]))),
+            table: Table::new(Secret([e, f])),
             orphans: AtomicUsize::new(0),
             counts: TcpCounts::default(),
         }
     }
 
     pub(super) fn deadline(&self) -> Option<Nanos> {
-        self.table.lock().deadline()
+        self.table.deadline()
     }
 
     fn set_deadline(&self, number: Option<Number>, due: Nanos) {
         if let Some(number) = number {
-            self.table.lock().set_deadline(number, Some(due));
+            self.table
+                .lock_entry(number)
+                .set_deadline(number, Some(due));
         }
     }
 
     fn set_listener_deadline(&self, listener: &WireListener, due: Nanos) {
-        self.table.lock().set_listener_deadline(listener, due);
+        self.table.set_listener_deadline(listener, due);
     }
 
     fn remove(&self, number: Option<Number>) {
         if let Some(number) = number {
-            let removed = self.table.lock().remove(number);
+            let removed = self.table.lock_entry(number).remove(number);
             drop(removed);
         }
     }
@@ -192,14 +195,7 @@ impl TcpLayer {
         let Some(number) = number else { return };
         let stack = stack.upgrade();
         let most = stack.map_or(0, |stack| stack.core.sysctls.tcp_max_tw_buckets.as_usize());
-        let mut table = self.table.lock();
-        let replaced = if table.waiting() < most {
-            table.wait(number, rest)
-        } else {
-            table.remove(number)
-        };
-        drop(table);
-        drop(replaced);
+        drop(self.table.wait(number, rest, most));
     }
 
     /// One more connection has lost its program. Returns whether it may stay: not if there are too
@@ -229,7 +225,7 @@ impl Host {
     pub(super) fn run_tcp_timers(&self) {
         let now = self.now();
         loop {
-            let due = self.tcp.table.lock().take_due(now);
+            let due = self.tcp.table.take_due(now);
             match due {
                 Some(Due::Connection(connection)) => connection.on_deadline(),
                 Some(Due::Listener(listener)) => listener.on_deadline(self),
@@ -407,8 +403,11 @@ impl Host {
 
     /// Finds what a segment is for.
     fn find(&self, ends: &Ends, segment: &Segment<'_>) -> Found {
+        if let Some(connection) = self.tcp.table.open(ends) {
+            return Found::Connection(connection);
+        }
         let now = self.now();
-        let mut table = self.tcp.table.lock();
+        let mut table = self.tcp.table.lock(ends);
         let Some((number, entry)) = table.find(ends) else {
             return Found::Nothing;
         };
@@ -440,7 +439,7 @@ impl Host {
         terms: &ListenTerms,
     ) -> Option<Arc<WireListener>> {
         let secret = self.tcp.secret;
-        let listener = self.tcp.table.lock().listener(socket.id(), |number| {
+        let listener = self.tcp.table.listener(socket.id(), |number| {
             Arc::new(WireListener {
                 number,
                 inner: Mutex::new(ListenerState {
@@ -467,11 +466,7 @@ impl Host {
         let now = self.now();
         let mut inner = listener.inner.lock();
         // The connection may have been opened since it was looked for.
-        let open = match self.tcp.table.lock().find(&incoming.ends) {
-            Some((_, Entry::Open(connection))) => Some(connection.clone()),
-            _ => None,
-        };
-        if let Some(connection) = open {
+        if let Some(connection) = self.tcp.table.open(&incoming.ends) {
             drop(inner);
             return connection.arrive(&incoming.arrival);
         }
@@ -532,7 +527,7 @@ impl Host {
             WireConnection::new(self, stack, ends, opened, &config, None, path).ok()?;
         let child = socket.create_child(connection.clone().end(), ends.local, ends.remote);
         connection.attach(&child.end());
-        let inserted = self.tcp.table.lock().insert(ends, connection.clone());
+        let inserted = self.tcp.table.lock(&ends).insert(ends, connection.clone());
         if let Ok(number) = inserted {
             connection.set_number(Some(number));
         }
@@ -600,7 +595,8 @@ impl Host {
         let path = Path::of(options);
         let connection =
             WireConnection::new(self, stack, ends, engine, &config, Some(request), path)?;
-        let number = self.tcp.table.lock().insert(ends, connection.clone())?;
+        let inserted = self.tcp.table.lock(&ends).insert(ends, connection.clone());
+        let number = inserted?;
         connection.set_number(Some(number));
         count(&self.tcp.counts.active_opens);
         initiator.connect_began(connection.clone());
@@ -614,7 +610,7 @@ impl Host {
     /// # Errors
     /// `EADDRNOTAVAIL` if there is one that must not be followed.
     fn follow(&self, stack: &InetStack, ends: &Ends, now: Nanos) -> Result<Option<Seq>> {
-        let mut table = self.tcp.table.lock();
+        let mut table = self.tcp.table.lock(ends);
         let Some((number, entry)) = table.find(ends) else {
             return Ok(None);
         };
@@ -635,7 +631,8 @@ impl Host {
             return true;
         };
         let now = self.now();
-        match self.tcp.table.lock().find(&Ends { local, remote }) {
+        let ends = Ends { local, remote };
+        match self.tcp.table.lock(&ends).find(&ends) {
             None => true,
             Some((_, Entry::Waiting(rest))) => {
                 stack.core.sysctls.tcp_tw_reuse.as_usize() == 1 && rest.follow(now).is_some()
@@ -646,7 +643,7 @@ impl Host {
 
     /// A socket does not listen any more: its half-open connections are forgotten.
     pub(super) fn stop_tcp_listener(&self, id: u64) {
-        let removed = self.tcp.table.lock().remove_listener(id);
+        let removed = self.tcp.table.remove_listener(id);
         drop(removed);
     }
 
@@ -656,7 +653,7 @@ impl Host {
             return;
         }
         let mut candidates = fallible::Pieces::default();
-        self.tcp.table.lock().each(|ends, entry| {
+        self.tcp.table.each(|ends, entry| {
             let is_one = |at: &SocketAddrV4| {
                 let is_all = at.ip().is_unspecified();
                 at.port() == ends.remote.port()
@@ -691,9 +688,8 @@ impl Host {
         let seq = Seq(u32::from_be_bytes([
             quoted[4], quoted[5], quoted[6], quoted[7],
         ]));
-        let connection = match self.tcp.table.lock().find(&ends) {
-            Some((_, Entry::Open(connection))) => connection.clone(),
-            _ => return false,
+        let Some(connection) = self.tcp.table.open(&ends) else {
+            return false;
         };
         match errno {
             Errno::EMSGSIZE => {
@@ -718,7 +714,7 @@ impl Host {
     pub(in crate::inet) fn unowned_connections(&self) -> fallible::Pieces<UnownedConnection> {
         let mut all = fallible::Pieces::default();
         let mut open = fallible::Pieces::default();
-        self.tcp.table.lock().each(|ends, entry| match entry {
+        self.tcp.table.each(|ends, entry| match entry {
             Entry::Open(connection) => open.push((*ends, connection.clone())),
             Entry::Waiting(_) => all.push(UnownedConnection {
                 ends: *ends,
@@ -742,7 +738,7 @@ impl Host {
     /// The numbers of connections that no program has open, of those that wait for late segments,
     /// and of all in the table.
     pub(in crate::inet) fn tcp_sizes(&self) -> (usize, usize, usize) {
-        let table = self.tcp.table.lock();
+        let table = &self.tcp.table;
         let orphans = self.tcp.orphans.load(Ordering::Relaxed);
         (orphans, table.waiting(), table.connections())
     }

@@ -1,21 +1,33 @@
 //! What segments can be for: connections by their two ends, and listeners by their sockets, each
 //! with its deadline.
+//!
+//! All is spread over shards by a keyed hash. A shard has a lock for those who open, close, wait or
+//! set a deadline, and an [`Index`] in which open connections are found without it.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ::tcp::{Ends, Secret, TimeWait};
 use abi::errno::Errno;
 use fs::Result;
 use hashbrown::HashTable;
 use ip::Nanos;
+use task::{Mutex, MutexGuard};
 
 use super::connection::WireConnection;
 use super::deadlines::Deadlines;
+use super::index::{Index, Writer};
 use super::listener::WireListener;
 
-/// The number of an entry, which is another's once the entry has gone.
+/// Number of shards.
+const SHARDS: usize = 64;
+/// The deadline of a shard that has none.
+const NEVER: Nanos = Nanos::MAX;
+
+/// The number of an entry, which is another's once the entry has gone: its slot in its shard, and
+/// the shard.
 pub(super) type Number = u32;
 
 /// An entry of the table: a receiver of segments.
@@ -46,179 +58,145 @@ pub(super) enum Due {
 
 /// Connections and listeners.
 pub(super) struct Table {
-    /// Secret that places in `by_ends` are made of.
+    /// Secret that places are made of.
     secret: Secret,
+    shards: Vec<Shard>,
+    /// Connections that wait for late segments, and all connections.
+    waiting: AtomicUsize,
+    connections: AtomicUsize,
+}
+
+/// A part of the table.
+struct Shard {
+    /// Connections that are open, of those in `entries`.
+    open: Index<WireConnection>,
+    entries: Mutex<Entries>,
+    /// The earliest deadline in `entries`, or [`NEVER`].
+    due: AtomicU64,
+}
+
+/// The entries of a shard.
+#[derive(Default)]
+struct Entries {
     slots: Vec<Slot>,
     /// Slots that are free.
-    free: Vec<Number>,
-    by_ends: HashTable<Number>,
-    listeners: BTreeMap<u64, Number>,
+    free: Vec<u32>,
+    by_ends: HashTable<u32>,
+    writer: Writer,
+    listeners: BTreeMap<u64, u32>,
     deadlines: Deadlines,
-    waiting: usize,
+}
+
+/// A shard whose lock is held.
+pub(super) struct Locked<'a> {
+    table: &'a Table,
+    /// Number of the shard.
+    shard: usize,
+    entries: MutexGuard<'a, Entries>,
 }
 
 impl Table {
     pub(super) fn new(secret: Secret) -> Self {
+        let shard = || Shard {
+            open: Index::new(),
+            entries: Mutex::default(),
+            due: AtomicU64::new(NEVER),
+        };
         Self {
             secret,
-            slots: Vec::new(),
-            free: Vec::new(),
-            by_ends: HashTable::new(),
-            listeners: BTreeMap::new(),
-            deadlines: Deadlines::default(),
-            waiting: 0,
+            shards: core::iter::repeat_with(shard).take(SHARDS).collect(),
+            waiting: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
         }
     }
 
     /// The number of connections that wait for late segments.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// The number of connections, of those that wait, too.
     pub(super) fn connections(&self) -> usize {
-        self.by_ends.len()
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// The earliest deadline.
     pub(super) fn deadline(&self) -> Option<Nanos> {
-        self.deadlines.first().map(|(due, _)| due)
+        let due = self
+            .shards
+            .iter()
+            .map(|shard| shard.due.load(Ordering::SeqCst));
+        due.min().filter(|due| *due != NEVER)
     }
 
-    /// The entry of a connection by its ends.
-    pub(super) fn find(&mut self, ends: &Ends) -> Option<(Number, &mut Entry)> {
-        let number = self.number_of(ends)?;
-        match &mut self.slots[number as usize] {
-            Slot::Ends(_, entry) => Some((number, entry)),
-            _ => None,
+    /// The connection between two ends, if one is open. One that comes or ends meanwhile may be
+    /// found or not. No lock is taken.
+    pub(super) fn open(&self, ends: &Ends) -> Option<Arc<WireConnection>> {
+        let place = self.secret.place(ends);
+        let shard = &self.shards[shard_of(place)];
+        shard
+            .open
+            .find(place, |connection| connection.ends() == ends)
+    }
+
+    /// Locks the shard of two ends.
+    pub(super) fn lock(&self, ends: &Ends) -> Locked<'_> {
+        self.lock_shard(shard_of(self.secret.place(ends)))
+    }
+
+    /// Locks the shard of an entry.
+    pub(super) fn lock_entry(&self, number: Number) -> Locked<'_> {
+        self.lock_shard(number as usize % SHARDS)
+    }
+
+    /// Locks the shard of a socket's listener.
+    fn lock_listener(&self, id: u64) -> Locked<'_> {
+        self.lock_shard(id as usize % SHARDS)
+    }
+
+    fn lock_shard(&self, shard: usize) -> Locked<'_> {
+        Locked {
+            table: self,
+            shard,
+            entries: self.shards[shard].entries.lock(),
         }
     }
 
-    fn number_of(&self, ends: &Ends) -> Option<Number> {
-        let slots = &self.slots;
-        let found = self.by_ends.find(
-            self.secret.place(ends),
-            |number| matches!(&slots[*number as usize], Slot::Ends(known, _) if known == ends),
-        );
-        found.copied()
-    }
-
-    /// Adds a connection.
-    ///
-    /// # Errors
-    /// `EADDRNOTAVAIL` if there is one with the same ends; `ENOMEM`.
-    pub(super) fn insert(&mut self, ends: Ends, connection: Arc<WireConnection>) -> Result<Number> {
-        if self.number_of(&ends).is_some() {
-            return Err(Errno::EADDRNOTAVAIL);
+    /// Lets the rest of a connection stand for it unless `most` do, and takes the connection out
+    /// otherwise. The connection is to be dropped without locks.
+    pub(super) fn wait(&self, number: Number, rest: TimeWait, most: usize) -> Option<Entry> {
+        let mut shard = self.lock_entry(number);
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < most {
+            shard.wait(number, rest)
+        } else {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            shard.remove(number)
         }
-        let (slots, secret) = (&self.slots, &self.secret);
-        let hash_of = |number: &Number| match &slots[*number as usize] {
-            Slot::Ends(ends, _) => secret.place(ends),
-            _ => 0,
-        };
-        let room = self.by_ends.try_reserve(1, hash_of);
-        room.map_err(|_| Errno::ENOMEM)?;
-        let number = self.take_slot()?;
-        self.slots[number as usize] = Slot::Ends(ends, Entry::Open(connection));
-        let (slots, secret) = (&self.slots, &self.secret);
-        self.by_ends
-            .insert_unique(secret.place(&ends), number, |number| {
-                match &slots[*number as usize] {
-                    Slot::Ends(ends, _) => secret.place(ends),
-                    _ => 0,
-                }
-            });
-        Ok(number)
-    }
-
-    fn take_slot(&mut self) -> Result<Number> {
-        if let Some(number) = self.free.pop() {
-            return Ok(number);
-        }
-        let count = self.slots.len() + 1;
-        let number = Number::try_from(self.slots.len()).map_err(|_| Errno::ENOMEM)?;
-        self.slots.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        // Every slot may become free, and must find room then.
-        let capacity = self.slots.capacity();
-        let missing = capacity.saturating_sub(self.free.len());
-        self.free.try_reserve(missing).map_err(|_| Errno::ENOMEM)?;
-        self.deadlines.make_room(count)?;
-        self.slots.push(Slot::Free);
-        Ok(number)
-    }
-
-    /// Takes an entry out. It is to be dropped without the table's lock.
-    pub(super) fn remove(&mut self, number: Number) -> Option<Entry> {
-        let slot = core::mem::replace(&mut self.slots[number as usize], Slot::Free);
-        self.deadlines.set(number, None);
-        let entry = match slot {
-            Slot::Free => return None,
-            Slot::Ends(ends, entry) => {
-                let place = self.secret.place(&ends);
-                if let Ok(found) = self.by_ends.find_entry(place, |one| *one == number) {
-                    found.remove();
-                }
-                self.waiting -= usize::from(matches!(entry, Entry::Waiting(_)));
-                entry
-            }
-            Slot::Listener(entry) => {
-                if let Entry::Listener(_, id) = &entry {
-                    self.listeners.remove(id);
-                }
-                entry
-            }
-        };
-        self.free.push(number);
-        if self.by_ends.is_empty() && self.listeners.is_empty() {
-            // What a flood has taken is given back.
-            *self = Self::new(self.secret);
-        }
-        Some(entry)
-    }
-
-    /// Lets the rest of a connection stand for it, which is returned as by [`Self::remove`].
-    pub(super) fn wait(&mut self, number: Number, rest: TimeWait) -> Option<Entry> {
-        let Slot::Ends(_, entry) = &mut self.slots[number as usize] else {
-            return None;
-        };
-        let due = rest.deadline();
-        let connection = core::mem::replace(entry, Entry::Waiting(rest));
-        self.waiting += 1;
-        self.deadlines.set(number, Some(due));
-        Some(connection)
-    }
-
-    /// Sets an entry's deadline, or takes it away.
-    pub(super) fn set_deadline(&mut self, number: Number, due: Option<Nanos>) {
-        self.deadlines.set(number, due);
     }
 
     /// Sets a listener's deadline, unless it has been taken out.
-    pub(super) fn set_listener_deadline(&mut self, listener: &WireListener, due: Nanos) {
+    pub(super) fn set_listener_deadline(&self, listener: &WireListener, due: Nanos) {
+        let mut shard = self.lock_entry(listener.number);
+        let slot = slot_of(listener.number);
         let is_there = matches!(
-            self.slots.get(listener.number as usize),
+            shard.entries.slots.get(slot as usize),
             Some(Slot::Listener(Entry::Listener(known, _))) if core::ptr::eq(&**known, listener)
         );
         if is_there {
-            self.deadlines.set(listener.number, Some(due));
+            shard.entries.deadlines.set(slot, Some(due));
         }
     }
 
     /// Takes what is due, until there is nothing. It has no deadline then.
-    pub(super) fn take_due(&mut self, now: Nanos) -> Option<Due> {
-        let (due, number) = self.deadlines.first()?;
-        if due > now {
-            return None;
-        }
-        self.deadlines.set(number, None);
-        Some(match &self.slots[number as usize] {
-            Slot::Ends(_, Entry::Open(connection)) => Due::Connection(connection.clone()),
-            Slot::Listener(Entry::Listener(listener, _)) => Due::Listener(listener.clone()),
-            _ => {
-                self.remove(number);
-                Due::Nothing
+    pub(super) fn take_due(&self, now: Nanos) -> Option<Due> {
+        let is_due = |shard: &Shard| shard.due.load(Ordering::SeqCst) <= now;
+        loop {
+            let shard = self.shards.iter().position(is_due)?;
+            let due = self.lock_shard(shard).take_due(now);
+            if due.is_some() {
+                return due;
             }
-        })
+        }
     }
 
     /// The listener of a socket; one is made if there is none.
@@ -226,34 +204,220 @@ impl Table {
     /// # Errors
     /// `ENOMEM`.
     pub(super) fn listener(
-        &mut self,
+        &self,
         id: u64,
         new: impl FnOnce(Number) -> Arc<WireListener>,
     ) -> Result<Arc<WireListener>> {
-        if let Some(number) = self.listeners.get(&id)
-            && let Slot::Listener(Entry::Listener(listener, _)) = &self.slots[*number as usize]
+        let mut shard = self.lock_listener(id);
+        if let Some(slot) = shard.entries.listeners.get(&id)
+            && let Slot::Listener(Entry::Listener(listener, _)) =
+                &shard.entries.slots[*slot as usize]
         {
             return Ok(listener.clone());
         }
-        let number = self.take_slot()?;
-        let listener = new(number);
-        self.slots[number as usize] = Slot::Listener(Entry::Listener(listener.clone(), id));
-        self.listeners.insert(id, number);
+        let slot = shard.entries.take_slot()?;
+        let listener = new(shard.number(slot));
+        let entry = Entry::Listener(listener.clone(), id);
+        shard.entries.slots[slot as usize] = Slot::Listener(entry);
+        shard.entries.listeners.insert(id, slot);
         Ok(listener)
     }
 
-    /// Takes a socket's listener out, as [`Self::remove`].
-    pub(super) fn remove_listener(&mut self, id: u64) -> Option<Entry> {
-        let number = self.listeners.get(&id).copied()?;
-        self.remove(number)
+    /// Takes a socket's listener out, as [`Locked::remove`].
+    pub(super) fn remove_listener(&self, id: u64) -> Option<Entry> {
+        let mut shard = self.lock_listener(id);
+        let slot = shard.entries.listeners.get(&id).copied()?;
+        let number = shard.number(slot);
+        shard.remove(number)
     }
 
     /// Calls `each` with every connection's entry.
     pub(super) fn each(&self, mut each: impl FnMut(&Ends, &Entry)) {
-        for slot in &self.slots {
-            if let Slot::Ends(ends, entry) = slot {
-                each(ends, entry);
+        for shard in 0..SHARDS {
+            for slot in &self.lock_shard(shard).entries.slots {
+                if let Slot::Ends(ends, entry) = slot {
+                    each(ends, entry);
+                }
             }
         }
+    }
+}
+
+/// The shard of a place. Within a shard other bits of it count.
+fn shard_of(place: u64) -> usize {
+    (place >> 32) as usize % SHARDS
+}
+
+fn slot_of(number: Number) -> u32 {
+    number / SHARDS as u32
+}
+
+impl Locked<'_> {
+    fn number(&self, slot: u32) -> Number {
+        slot * SHARDS as u32 + self.shard as u32
+    }
+
+    /// The entry of a connection by its ends, of this shard.
+    pub(super) fn find(&mut self, ends: &Ends) -> Option<(Number, &mut Entry)> {
+        let place = self.table.secret.place(ends);
+        let slot = self.entries.slot_by_ends(place, ends)?;
+        let number = self.number(slot);
+        match &mut self.entries.slots[slot as usize] {
+            Slot::Ends(_, entry) => Some((number, entry)),
+            _ => None,
+        }
+    }
+
+    /// Adds a connection, of this shard.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` if there is one with the same ends; `ENOMEM`.
+    pub(super) fn insert(&mut self, ends: Ends, connection: Arc<WireConnection>) -> Result<Number> {
+        let table = self.table;
+        let place = table.secret.place(&ends);
+        let entries = &mut *self.entries;
+        if entries.slot_by_ends(place, &ends).is_some() {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        let slots = &entries.slots;
+        let hash_of = |slot: &u32| match &slots[*slot as usize] {
+            Slot::Ends(ends, _) => table.secret.place(ends),
+            _ => 0,
+        };
+        let room = entries.by_ends.try_reserve(1, hash_of);
+        room.map_err(|_| Errno::ENOMEM)?;
+        let slot = entries.take_slot()?;
+        let open = &table.shards[self.shard].open;
+        if let Err(error) = open.insert(&mut entries.writer, place, connection.clone()) {
+            entries.free.push(slot);
+            return Err(error);
+        }
+        // There is room.
+        entries.by_ends.insert_unique(place, slot, |_| 0);
+        entries.slots[slot as usize] = Slot::Ends(ends, Entry::Open(connection));
+        table.connections.fetch_add(1, Ordering::Relaxed);
+        Ok(self.number(slot))
+    }
+
+    /// Takes an entry out. It is to be dropped without the lock.
+    pub(super) fn remove(&mut self, number: Number) -> Option<Entry> {
+        let slot = slot_of(number);
+        self.entries.deadlines.set(slot, None);
+        let entry = match self.entries.slots.get_mut(slot as usize) {
+            Some(known) => core::mem::replace(known, Slot::Free),
+            None => return None,
+        };
+        let entry = match entry {
+            Slot::Free => return None,
+            Slot::Ends(ends, entry) => {
+                self.take_out(&ends, &entry, slot);
+                entry
+            }
+            Slot::Listener(entry) => {
+                if let Entry::Listener(_, id) = &entry {
+                    self.entries.listeners.remove(id);
+                }
+                entry
+            }
+        };
+        self.entries.free.push(slot);
+        if self.entries.by_ends.is_empty() && self.entries.listeners.is_empty() {
+            // What a flood has taken is given back.
+            *self.entries = Entries::default();
+        }
+        Some(entry)
+    }
+
+    /// Takes a connection out of what it is found by.
+    fn take_out(&mut self, ends: &Ends, entry: &Entry, slot: u32) {
+        let place = self.table.secret.place(ends);
+        if let Ok(found) = self.entries.by_ends.find_entry(place, |one| *one == slot) {
+            found.remove();
+        }
+        self.table.connections.fetch_sub(1, Ordering::Relaxed);
+        match entry {
+            Entry::Open(connection) => self.close(place, connection),
+            Entry::Waiting(_) => drop(self.table.waiting.fetch_sub(1, Ordering::Relaxed)),
+            Entry::Listener(..) => {}
+        }
+    }
+
+    /// Takes a connection out of those that are open.
+    fn close(&mut self, place: u64, connection: &WireConnection) {
+        let table = self.table;
+        let open = &table.shards[self.shard].open;
+        open.remove(&mut self.entries.writer, place, connection);
+    }
+
+    /// Lets the rest of a connection stand for it, which is returned as by [`Self::remove`].
+    fn wait(&mut self, number: Number, rest: TimeWait) -> Option<Entry> {
+        let slot = slot_of(number);
+        let due = rest.deadline();
+        let Some(Slot::Ends(ends, entry)) = self.entries.slots.get_mut(slot as usize) else {
+            return None;
+        };
+        let ends = *ends;
+        let connection = core::mem::replace(entry, Entry::Waiting(rest));
+        if let Entry::Open(connection) = &connection {
+            self.close(self.table.secret.place(&ends), connection);
+        }
+        self.entries.deadlines.set(slot, Some(due));
+        Some(connection)
+    }
+
+    /// Sets an entry's deadline, or takes it away.
+    pub(super) fn set_deadline(&mut self, number: Number, due: Option<Nanos>) {
+        self.entries.deadlines.set(slot_of(number), due);
+    }
+
+    fn take_due(&mut self, now: Nanos) -> Option<Due> {
+        let (due, slot) = self.entries.deadlines.first()?;
+        if due > now {
+            return None;
+        }
+        self.entries.deadlines.set(slot, None);
+        Some(match &self.entries.slots[slot as usize] {
+            Slot::Ends(_, Entry::Open(connection)) => Due::Connection(connection.clone()),
+            Slot::Listener(Entry::Listener(listener, _)) => Due::Listener(listener.clone()),
+            _ => {
+                self.remove(self.number(slot));
+                Due::Nothing
+            }
+        })
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let due = self.entries.deadlines.first();
+        let due = due.map_or(NEVER, |(due, _)| due);
+        self.table.shards[self.shard]
+            .due
+            .store(due, Ordering::SeqCst);
+    }
+}
+
+impl Entries {
+    fn slot_by_ends(&self, place: u64, ends: &Ends) -> Option<u32> {
+        let is_it = |slot: &u32| matches!(&self.slots[*slot as usize], Slot::Ends(known, _) if known == ends);
+        self.by_ends.find(place, is_it).copied()
+    }
+
+    fn take_slot(&mut self) -> Result<u32> {
+        if let Some(slot) = self.free.pop() {
+            return Ok(slot);
+        }
+        let count = self.slots.len() + 1;
+        if count > u32::MAX as usize / SHARDS {
+            return Err(Errno::ENOMEM);
+        }
+        self.slots.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        // Every slot may become free, and must find room then.
+        let capacity = self.slots.capacity();
+        let missing = capacity.saturating_sub(self.free.len());
+        self.free.try_reserve(missing).map_err(|_| Errno::ENOMEM)?;
+        self.deadlines.make_room(count)?;
+        self.slots.push(Slot::Free);
+        Ok((count - 1) as u32)
     }
 }
