@@ -59,6 +59,10 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
         pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(locks())),
     );
     dir.add(
+        "network",
+        pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(network_locks())),
+    );
+    dir.add(
         "calls",
         pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(calls())),
     );
@@ -275,6 +279,15 @@ fn locks() -> Vec<u8> {
         };
     }
     text.into_bytes()
+}
+
+fn network_locks() -> Vec<u8> {
+    let counts = linux::network_host().lock_counts();
+    format!(
+        "tables_locked {}\nshards_locked {}\n",
+        counts.tables, counts.shards
+    )
+    .into_bytes()
 }
 
 fn calls() -> Vec<u8> {

@@ -141,6 +141,7 @@ pub struct Table {
     events: Vec<Event>,
     /// Number that spreads the times of [`REACHABLE`].
     salt: u64,
+    version: u64,
 }
 
 impl Table {
@@ -162,6 +163,26 @@ impl Table {
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
+    }
+
+    /// A number that grows when what [`Self::believed`] says of any neighbour changes before the
+    /// time that it tells.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The hardware address that packets to a neighbour go to now, and until when it may be used
+    /// without another [`Self::resolve`], if there is an end.
+    #[must_use]
+    pub fn believed(&self, key: Key) -> Option<(HardwareAddress, Option<Nanos>)> {
+        let entry = &self.entries[self.find(key).ok()?];
+        let is_believed = matches!(
+            entry.shown.state,
+            State::Reachable | State::Delay | State::Probe | State::Permanent
+        );
+        let hardware = entry.shown.hardware.filter(|_| is_believed)?;
+        Some((hardware, entry.deadline))
     }
 
     /// Takes the tasks that have come up since the last call.
@@ -187,6 +208,7 @@ impl Table {
     }
 
     fn changed(&mut self, at: usize) {
+        self.version += 1;
         let shown = self.entries[at].shown;
         self.push(Event::Changed(shown));
     }
@@ -241,6 +263,7 @@ impl Table {
     }
 
     fn remove_at(&mut self, at: usize) {
+        self.version += 1;
         let gone = self.entries.remove(at);
         self.waiting_bytes -= gone.waiting_bytes;
         self.push(Event::Removed(gone.shown));

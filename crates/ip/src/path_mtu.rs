@@ -10,15 +10,21 @@ const EXPIRES: Nanos = 600 * SECOND;
 const MOST: usize = 256;
 
 /// Paths whose MTU is less than that of their first link.
-pub struct PathMtus<A>(Vec<(A, u16, Nanos)>);
+pub struct PathMtus<A>(Vec<(A, u16, Nanos)>, u64);
 
 impl<A> Default for PathMtus<A> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self(Vec::new(), 0)
     }
 }
 
 impl<A: Address> PathMtus<A> {
+    /// A number that grows with what is learnt.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.1
+    }
+
     /// The MTU of the path to an address, if it is known to be less than `link`.
     #[must_use]
     pub fn of(&self, now: Nanos, to: A, link: usize) -> usize {
@@ -33,6 +39,7 @@ impl<A: Address> PathMtus<A> {
     /// ago is forgotten for it.
     pub fn learn(&mut self, now: Nanos, to: A, mtu: u16) {
         let entry = (to, mtu.max(A::LEAST_PATH), now + EXPIRES);
+        self.1 += 1;
         self.0
             .retain(|(address, _, expires)| *address != to && *expires > now);
         if self.0.len() >= MOST {

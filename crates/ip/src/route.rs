@@ -170,11 +170,11 @@ impl<A: Address> Filter<A> {
 }
 
 /// The routes, the longest prefix first, then the least metric.
-pub struct Table<A = Ipv4Addr>(Vec<Route<A>>);
+pub struct Table<A = Ipv4Addr>(Vec<Route<A>>, u64);
 
 impl<A> Default for Table<A> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self(Vec::new(), 0)
     }
 }
 
@@ -182,6 +182,12 @@ impl<A: Address> Table<A> {
     fn order(route: &Route<A>) -> (core::cmp::Reverse<u8>, A, u32) {
         let Prefix { address, length } = route.destination;
         (core::cmp::Reverse(length), address, route.metric)
+    }
+
+    /// A number that grows with each change.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.1
     }
 
     /// The route to an address.
@@ -221,6 +227,7 @@ impl<A: Address> Table<A> {
         let at = match insert {
             Insert::Exclusive if start < end => return Err(InsertError::Exists),
             Insert::Replace if start < end => {
+                self.1 += 1;
                 return Ok(Some(core::mem::replace(&mut self.0[start], route)));
             }
             Insert::Append | Insert::Prepend if self.0[start..end].contains(&route) => {
@@ -232,6 +239,7 @@ impl<A: Address> Table<A> {
         if self.0.len() >= MOST || self.0.try_reserve(1).is_err() {
             return Err(InsertError::NoRoom);
         }
+        self.1 += 1;
         self.0.insert(at, route);
         Ok(None)
     }
@@ -240,12 +248,14 @@ impl<A: Address> Table<A> {
     pub fn remove(&mut self, destination: Prefix<A>, filter: &Filter<A>) -> Option<Route<A>> {
         let fits = |route: &Route<A>| route.destination == destination && filter.fits(route);
         let at = self.0.iter().position(fits)?;
+        self.1 += 1;
         Some(self.0.remove(at))
     }
 
     /// Removes a route that `is_gone` says yes to; call it until there is none.
     pub fn remove_where(&mut self, is_gone: impl Fn(&Route<A>) -> bool) -> Option<Route<A>> {
         let at = self.0.iter().position(is_gone)?;
+        self.1 += 1;
         Some(self.0.remove(at))
     }
 }

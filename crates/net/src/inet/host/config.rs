@@ -12,7 +12,7 @@ use ip::route::{self, Filter, Insert, InsertError, Kind, Prefix};
 use linux_raw_sys::net::net_device_flags::IFF_PROMISC;
 
 use super::Host;
-use super::registry::LEAST_MTU;
+use super::registry::{LEAST_MTU, Registered};
 use super::state::{Change, HostState, Work};
 use crate::inet::loopback::Loopback;
 use crate::socket::{Interface, InterfaceAddress, InterfaceName, NetDevice};
@@ -142,8 +142,9 @@ impl Host {
             state.settle_v6(work);
             state.interfaces.remove(index)
         })?;
+        self.destinations.forget_all();
         if let Some(listener) = self.listener.get().and_then(alloc::sync::Weak::upgrade) {
-            listener.link_removed(&removed.shown);
+            listener.link_removed(&removed.interface());
         }
         Ok(())
     }
@@ -168,7 +169,7 @@ impl Host {
     /// `ENODEV`, `EOPNOTSUPP` of the loop.
     pub fn set_promiscuous(&self, index: u32, is_set: bool) -> Result<()> {
         check_changeable(index)?;
-        let mut state = self.state.lock();
+        let mut state = self.lock_state();
         let flags = &mut state.interfaces.get_mut(index)?.shown.flags;
         if is_set {
             *flags |= IFF_PROMISC as u32;
@@ -237,12 +238,12 @@ impl Host {
     pub fn set_hardware_address(&self, index: u32, address: [u8; 6]) -> Result<()> {
         check_changeable(index)?;
         let device: Arc<dyn NetDevice> = {
-            let mut state = self.state.lock();
+            let mut state = self.lock_state();
             let interface = state.interfaces.get_mut(index)?;
             if interface.shown.hardware_address.is_none() {
                 return Err(Errno::EOPNOTSUPP);
             }
-            interface.device.clone()
+            interface.card.device.clone()
         };
         if address[0] & 1 != 0 || address == [0; 6] {
             return Err(Errno::EADDRNOTAVAIL);
@@ -405,7 +406,8 @@ impl Host {
         check_changeable(key.interface)?;
         let now = self.now();
         self.with_state(|tables, work| {
-            let interface = tables.interfaces.get_mut(key.interface)?;
+            let interface = tables.interfaces.get(key.interface);
+            let interface = interface.ok_or(Errno::ENODEV)?;
             if interface.shown.hardware_address.is_none() {
                 return Err(Errno::EOPNOTSUPP);
             }
@@ -443,7 +445,7 @@ impl Host {
     /// # Errors
     /// `ENOMEM`.
     pub fn routes(&self) -> Result<Vec<route::Route>> {
-        let state = self.state.lock();
+        let state = self.lock_state();
         let mut all = Vec::new();
         for route in state.routes.iter() {
             fallible::push(&mut all, *route)?;
@@ -453,7 +455,7 @@ impl Host {
 
     /// The route that a packet to an address takes, if it leaves this host.
     pub fn lookup_route(&self, to: Ipv4Addr) -> Option<route::Route> {
-        self.state.lock().routes.lookup(to).copied()
+        self.lock_state().routes.lookup(to).copied()
     }
 
     /// The neighbours of both families.
@@ -461,7 +463,7 @@ impl Host {
     /// # Errors
     /// `ENOMEM`.
     pub fn neighbours(&self) -> Result<Vec<Neighbour>> {
-        let state = self.state.lock();
+        let state = self.lock_state();
         let mut all = Vec::new();
         for neighbour in state.neighbours.iter().chain(state.v6.neighbours.iter()) {
             fallible::push(&mut all, neighbour)?;
@@ -477,7 +479,7 @@ impl Host {
         &self,
         network: Prefix,
     ) -> Option<(Prefix, Option<InterfaceName>)> {
-        let state = self.state.lock();
+        let state = self.lock_state();
         let addresses = state.interfaces.iter().flat_map(|one| {
             let all = one.shown.addresses.iter();
             let own = all.filter_map(|address| match address.network_ip() {
@@ -497,10 +499,10 @@ impl Host {
 
     /// An interface by its name.
     pub fn interface_named(&self, name: &str) -> Option<Interface> {
-        let state = self.state.lock();
+        let state = self.lock_state();
         let mut all = state.interfaces.iter();
         all.find(|one| *one.shown.name == *name)
-            .map(|one| one.shown.clone())
+            .map(Registered::interface)
     }
 }
 

@@ -298,7 +298,7 @@ impl HostState {
         // Several hosts' packets come from one address now: their numbers must not meet if they
         // may be cut.
         if is_translated && !header.dont_fragment {
-            header.id = self.next_id(header.destination);
+            header.id = self.ids.next(header.destination);
         }
         let payload = if message.is_empty() {
             [&*head, rest]

@@ -16,7 +16,7 @@ use super::state::Class;
 use crate::inet::bind_table::ephemeral_ports;
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::icmp_errors::QuotedError;
-use crate::inet::ip::{ICMP, UDP, UDP_HEADER, UDP_LITE};
+use crate::inet::ip::{ICMP, TCP, UDP, UDP_HEADER, UDP_LITE};
 use crate::inet::loopback::Loopback;
 use crate::inet::stack::InetStack;
 use crate::socket::Interface;
@@ -34,6 +34,17 @@ pub(super) struct Whole<'a> {
     header_bytes: &'a [u8],
     pub(super) payload: &'a [u8],
     pub(super) class: Class,
+    /// The version of the tables that have said so; 0: none that will be again.
+    version: u64,
+}
+
+/// The circumstances of a packet's arrival.
+pub(super) struct Arrived<'a> {
+    pub(super) interface: &'a Interface,
+    /// For whom its frame is (`PACKET_*`).
+    pub(super) packet_type: u8,
+    /// The version of the tables before anything was looked up for it.
+    pub(super) version: u64,
 }
 
 impl Whole<'_> {
@@ -124,22 +135,23 @@ impl Host {
     }
 
     /// Takes a packet of IPv4 that has come in.
-    pub(super) fn receive_ipv4(
-        &self,
-        stack: &InetStack,
-        interface: &Interface,
-        bytes: &[u8],
-        packet_type: u8,
-    ) {
+    pub(super) fn receive_ipv4(&self, stack: &InetStack, arrived: &Arrived<'_>, bytes: &[u8]) {
+        let interface = arrived.interface;
         self.counts.count(Counter::InReceives);
         let Ok(packet) = Packet::parse(bytes) else {
             self.counts.count(Counter::InHdrErrors);
             return self.count_error(interface.index);
         };
         let header = packet.header;
+        if header.protocol == TCP && !header.is_fragment() && !stack.hears_raw_packets() {
+            let ends = (header.source.into(), header.destination.into());
+            if self.receive_if_open(arrived, ends, header.tos, packet.payload) {
+                return self.counts.count(Counter::InDelivers);
+            }
+        }
         let forwards = stack.core.sysctls.ip_forward.as_usize() != 0;
         let (class, passes) = {
-            let state = self.state.lock();
+            let state = self.lock_state();
             let class = state.class(header.destination);
             let from_nobody = header.source.is_unspecified() && header.destination.is_broadcast();
             let believed = from_nobody
@@ -147,7 +159,7 @@ impl Host {
                     && matches!(state.class(header.source), Class::Other)
                     && !state.is_disguised(header.source, interface.index);
             // What is sent to everybody on the link is for no single host (RFC 1122, 3.3.6).
-            let is_single = packet_type == PACKET_HOST;
+            let is_single = arrived.packet_type == PACKET_HOST;
             let fits = is_single || class != Class::Own;
             if !believed || !fits {
                 return;
@@ -171,6 +183,7 @@ impl Host {
             header_bytes: packet.header_bytes,
             payload: packet.payload,
             class,
+            version: arrived.version,
         };
         let payload;
         if was_fragments {
@@ -254,6 +267,7 @@ impl Host {
             header_bytes: arrived.header_bytes,
             payload: &payload,
             class: Class::Own,
+            version: 0,
         };
         self.deliver(stack, None, &packet, arrived);
     }
@@ -267,7 +281,7 @@ impl Host {
         quote: &[&[u8]; 2],
     ) {
         // The address by which this host reaches the sender: one of the others it may not know.
-        let route = self.state.lock().route(self.now(), header.source, 0);
+        let route = self.lock_state().route(self.now(), header.source, 0);
         if let Ok(route) = route
             && let IpAddr::V4(own) = route.source
         {
@@ -288,7 +302,8 @@ impl Host {
         if Self::is_tcp(header, packet.class) {
             self.counts.count(Counter::InDelivers);
             let ends = (header.source.into(), header.destination.into());
-            self.receive_tcp(stack, interface, ends, header.tos, packet.payload);
+            let seen = interface.map(|interface| (interface, packet.version));
+            self.receive_tcp(stack, seen, ends, header.tos, packet.payload);
             if !stack.hears_raw_packets() {
                 return;
             }
@@ -355,7 +370,7 @@ impl Host {
         };
         let to = header.source;
         let is_allowed =
-            icmp::may_complain(&about) && self.state.lock().rate_limit.is_allowed(self.now(), to);
+            icmp::may_complain(&about) && self.lock_state().rate_limit.is_allowed(self.now(), to);
         if !is_allowed {
             return;
         }
@@ -395,7 +410,7 @@ impl Host {
         };
         header.offset = 0;
         let (head, _) = quote.split_at(quote.len() - payload.len());
-        let is_ours = self.state.lock().class(header.destination) == Class::Own;
+        let is_ours = self.lock_state().class(header.destination) == Class::Own;
         if is_ours {
             let (from, quote) = (header.destination, [head, payload]);
             self.complain(stack, from, Complaint::REASSEMBLY_TIME, &header, &quote);
@@ -408,7 +423,7 @@ impl Host {
             return;
         };
         let left = Tuple::of(&header, payload).ok();
-        let arrived = left.and_then(|left| self.state.lock().nat.arrived_as(&left));
+        let arrived = left.and_then(|left| self.lock_state().nat.arrived_as(&left));
         if let Some(arrived) = arrived
             && arrived.write_packet(&mut packet).is_err()
         {
@@ -417,7 +432,7 @@ impl Host {
         let Ok((header, payload)) = Header::parse_quoted(&packet) else {
             return;
         };
-        if self.state.lock().is_here(header.source) {
+        if self.lock_state().is_here(header.source) {
             let error = icmp::Error {
                 kind: icmp::kind::UNREACHABLE,
                 code: icmp::unreachable::HOST,
@@ -438,7 +453,7 @@ impl Host {
     /// ICMP says that packets to an address are too long.
     pub(super) fn learn(&self, error: &QuotedError<'_>) {
         let Some(mtu) = error.mtu() else { return };
-        let mut state = self.state.lock();
+        let mut state = self.lock_state();
         let now = self.now();
         match error.destination {
             IpAddr::V4(to) => state.path_mtus.learn(now, to, mtu),
@@ -447,8 +462,8 @@ impl Host {
     }
 
     fn count_error(&self, index: u32) {
-        if let Ok(interface) = self.state.lock().interfaces.get_mut(index) {
-            interface.shown.received.errors += 1;
+        if let Some(seen) = self.view().as_ref().and_then(|view| view.get(index)) {
+            seen.card.received.count_error();
         }
     }
 }

@@ -4,11 +4,14 @@
 mod alarms;
 mod config;
 mod counts;
+mod destinations;
 mod forward;
 mod ifreq;
 mod input;
+mod link;
 mod nat;
 mod output;
+
 mod published;
 mod registry;
 mod state;
@@ -18,19 +21,25 @@ mod v6;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use alarms::Alarms;
 use counts::{Counter, PacketCounts};
+use destinations::{Destination, Destinations, PacketIds};
 use fs::Result;
 pub(super) use ifreq::class_prefix_len;
+use input::Arrived;
 use ip::Nanos;
 use ip::ipv4::Header;
 use ip::nat::Protocol;
+use link::{LinkDevice, View};
 use nat::KeptPorts;
 use output::{OutgoingPacket, transport_header};
+use registry::Registered;
 use state::{Class, ETH_P_ARP, HostState, OutgoingFrame, Work};
-use task::{Mutex, Once};
+use task::{Mutex, MutexGuard, Once, RcuArc};
 use tcp::TcpLayer;
 pub(super) use tcp::UnownedConnection;
 use v6::Ipv6Link;
@@ -62,9 +71,25 @@ pub trait ChangeListener: Send + Sync {
     fn link_removed(&self, interface: &Interface);
 }
 
+/// How often locks of a host were taken since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockCounts {
+    /// The lock of interfaces, addresses, routes and neighbours.
+    pub tables: u64,
+    /// The locks of the shards of the table of connections.
+    pub shards: u64,
+}
+
 /// A host with interfaces, and the loop among them.
 pub struct Host {
     state: Mutex<HostState>,
+    /// The version of `state`: see [`HostState::version`].
+    version: AtomicU64,
+    /// Whether packets may have other ends than they come with.
+    translates: AtomicBool,
+    /// The interfaces; none for want of memory.
+    view: RcuArc<View>,
+    destinations: Destinations,
     /// The stack above, once there is one.
     stack: Once<Weak<InetStack>>,
     listener: Once<Weak<dyn ChangeListener>>,
@@ -73,6 +98,7 @@ pub struct Host {
     alarms: Alarms,
     tcp: TcpLayer,
     counts: Arc<PacketCounts>,
+    ids: Arc<PacketIds>,
     kept_ports: KeptPorts,
     this: Weak<Self>,
 }
@@ -103,14 +129,20 @@ impl Host {
     #[must_use]
     pub fn with_clock(clock: fn() -> Nanos) -> Arc<Self> {
         let counts = Arc::<PacketCounts>::default();
+        let ids = Arc::new(PacketIds::new());
         Arc::new_cyclic(|this| Self {
-            state: Mutex::new(HostState::new(counts.clone())),
+            state: Mutex::new(HostState::new(counts.clone(), ids.clone())),
+            version: AtomicU64::new(0),
+            translates: AtomicBool::new(false),
+            view: RcuArc::empty(),
+            destinations: Destinations::new(),
             stack: Once::new(),
             listener: Once::new(),
             clock,
             alarms: Alarms::default(),
             tcp: TcpLayer::new(),
             counts,
+            ids,
             kept_ports: KeptPorts::default(),
             this: this.clone(),
         })
@@ -157,8 +189,8 @@ impl Host {
     /// An interface by its number.
     #[must_use]
     pub fn interface(&self, index: u32) -> Option<Interface> {
-        let state = self.state.lock();
-        state.interfaces.get(index).map(|known| known.shown.clone())
+        let state = self.lock_state();
+        state.interfaces.get(index).map(Registered::interface)
     }
 
     /// Takes a frame that an interface has received, with its link's header. What becomes of it
@@ -168,51 +200,89 @@ impl Host {
         let Some(stack) = self.stack.get().and_then(Weak::upgrade) else {
             return;
         };
-        let Some(interface) = self.count_arrival(index, &frame) else {
+        // Before the tables are looked at in any way.
+        let version = self.version.load(Ordering::Acquire);
+        let view = self.view();
+        let Some(seen) = view.as_ref().and_then(|view| view.get(index)) else {
             return;
         };
-        let packet_type = packet_type(&frame.data, &interface);
+        let interface = &seen.shown;
+        let counts = &seen.card.received;
+        if !seen.is_up {
+            return counts.count_dropped();
+        }
+        if frame.data.len() < interface.link_header_len() || frame.data.is_empty() {
+            return counts.count_error();
+        }
+        let packet_type = packet_type(&frame.data, interface);
+        counts.count(frame.data.len(), packet_type == PACKET_MULTICAST);
         if stack.core.taps.any() {
             let taps = &stack.core.taps;
-            taps.deliver_one_way(&frame.data, &interface, packet_type, None);
+            taps.deliver_one_way(&frame.data, interface, packet_type, None);
         }
         if packet_type == PACKET_OTHERHOST {
             return;
         }
         let packet = &frame.data[interface.link_header_len()..];
-        match frame::protocol(&frame.data, &interface) {
-            ETH_P_ARP => self.receive_arp(&interface, packet, packet_type),
-            ETH_P_IP => self.receive_ipv4(&stack, &interface, packet, packet_type),
-            ETH_P_IPV6 => self.receive_ipv6(&stack, &interface, packet, packet_type),
+        let arrived = Arrived {
+            interface,
+            packet_type,
+            version,
+        };
+        match frame::protocol(&frame.data, interface) {
+            ETH_P_ARP => self.receive_arp(interface, packet, packet_type),
+            ETH_P_IP => self.receive_ipv4(&stack, &arrived, packet),
+            ETH_P_IPV6 => self.receive_ipv6(&stack, &arrived, packet),
             _ => {}
         }
     }
 
-    /// Counts a frame. Returns its interface, if that takes it.
-    fn count_arrival(&self, index: u32, frame: &Frame) -> Option<Interface> {
+    /// Locks the tables. What has changed is seen by those without the lock when it is given back.
+    fn lock_state(&self) -> LockedState<'_> {
         let mut state = self.state.lock();
-        let interface = state.interfaces.get_mut(index).ok()?;
-        if !interface.is_up() {
-            interface.shown.received.dropped += 1;
-            return None;
+        state.locked += 1;
+        LockedState { host: self, state }
+    }
+
+    /// The interfaces as they are; `None` for want of memory.
+    fn view(&self) -> Option<Arc<View>> {
+        if let Some(view) = self.view.load() {
+            return Some(view);
         }
-        if frame.data.len() < interface.shown.link_header_len() || frame.data.is_empty() {
-            interface.shown.received.errors += 1;
-            return None;
+        self.show(&self.state.lock());
+        self.view.load()
+    }
+
+    /// Lets those without the lock see the interfaces.
+    fn show(&self, state: &HostState) {
+        let view = View::of(&state.interfaces).ok();
+        // It is let go with the tables locked: it holds no more than their interfaces do, and cards
+        // that have gone, whose drivers do not call the host when they go.
+        self.view.swap(view.map(Arc::new));
+    }
+
+    /// The way to a destination, if it is known and good.
+    fn way(&self, now: Nanos, to: IpAddr, via: u32) -> Option<Arc<Destination>> {
+        let version = self.version.load(Ordering::Acquire);
+        self.destinations.find(now, version, to, via)
+    }
+
+    /// Remembers a way that the tables have led.
+    fn remember(&self, now: Nanos, way: Option<Destination>) {
+        let Some(way) = way else { return };
+        let version = way.version;
+        self.destinations.remember(now, way);
+        // The interface may have gone meanwhile: its device is not to be kept.
+        if self.version.load(Ordering::SeqCst) != version {
+            self.destinations.forget_all();
         }
-        let kind = packet_type(&frame.data, &interface.shown);
-        let counts = &mut interface.shown.received;
-        counts.packets += 1;
-        counts.bytes += frame.data.len() as u64;
-        counts.multicast += u64::from(kind == PACKET_MULTICAST);
-        Some(interface.shown.clone())
     }
 
     /// Works on the tables, and then, without their lock, does what that has left to do.
     fn with_state<R>(&self, f: impl FnOnce(&mut HostState, &mut Work) -> R) -> R {
         let mut work = Work::default();
         let (result, due) = {
-            let mut state = self.state.lock();
+            let mut state = self.lock_state();
             let result = f(&mut state, &mut work);
             state.collect_events(&mut work);
             (result, state.deadline())
@@ -232,6 +302,15 @@ impl Host {
         timer::schedule_timer(at.saturating_sub(now), Arc::new(HostTimer { host, at }));
     }
 
+    /// How often the locks that connections share were taken.
+    #[must_use]
+    pub fn lock_counts(&self) -> LockCounts {
+        LockCounts {
+            tables: self.state.lock().locked,
+            shards: self.tcp.shards_locked(),
+        }
+    }
+
     /// Counts of packets over interfaces.
     pub(in crate::inet) fn packet_counts(&self) -> &PacketCounts {
         &self.counts
@@ -240,7 +319,7 @@ impl Host {
     /// When [`Self::run_timers`] has something to do, if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
-        let due = [self.state.lock().deadline(), self.tcp.deadline()];
+        let due = [self.lock_state().deadline(), self.tcp.deadline()];
         due.into_iter().flatten().min()
     }
 
@@ -248,16 +327,21 @@ impl Host {
     fn send_frames(&self, frames: &mut Vec<OutgoingFrame>) {
         let stack = self.stack.get().and_then(Weak::upgrade);
         for outgoing in frames.drain(..) {
-            if let Some(stack) = &stack
-                && stack.core.taps.any()
-                && let Some(interface) = self.interface(outgoing.index)
-            {
-                let taps = &stack.core.taps;
-                taps.deliver_one_way(&outgoing.frame, &interface, PACKET_OUTGOING, None);
-            }
-            // What is lost is counted.
-            let _ = self.hand_over(outgoing.index, &*outgoing.device, outgoing.frame);
+            self.send_frame(stack.as_deref(), &outgoing.card, outgoing.frame);
         }
+    }
+
+    /// Sends a frame. One that is lost is counted.
+    fn send_frame(&self, stack: Option<&InetStack>, card: &LinkDevice, frame: Vec<u8>) {
+        if let Some(stack) = stack
+            && stack.core.taps.any()
+            && let Some(view) = self.view()
+            && let Some(seen) = view.get(card.index)
+        {
+            let taps = &stack.core.taps;
+            taps.deliver_one_way(&frame, &seen.shown, PACKET_OUTGOING, None);
+        }
+        let _ = card.transmit(frame);
     }
 
     /// Does work that tables have left to do, with no lock of a connection held: it may be about
@@ -286,21 +370,6 @@ impl Host {
         }
     }
 
-    /// Gives a frame that was counted to its device.
-    fn hand_over(&self, index: u32, device: &dyn NetDevice, frame: Vec<u8>) -> Result<()> {
-        let length = frame.len() as u64;
-        let result = device.transmit(Frame { data: frame });
-        if result.is_err()
-            && let Ok(interface) = self.state.lock().interfaces.get_mut(index)
-        {
-            let counts = &mut interface.shown.sent;
-            counts.packets -= 1;
-            counts.bytes -= length;
-            counts.dropped += 1;
-        }
-        result.map_err(|_| Errno::ENOBUFS)
-    }
-
     /// Does what is due. The timers of sockets call this at the host's deadlines; who gives a host
     /// a clock of its own does.
     pub fn run_timers(&self) {
@@ -315,6 +384,46 @@ impl Host {
             }
         });
         self.run_tcp_timers();
+    }
+}
+
+/// The tables of a host, locked.
+struct LockedState<'a> {
+    host: &'a Host,
+    state: MutexGuard<'a, HostState>,
+}
+
+impl Deref for LockedState<'_> {
+    type Target = HostState;
+
+    fn deref(&self) -> &HostState {
+        &self.state
+    }
+}
+
+impl DerefMut for LockedState<'_> {
+    fn deref_mut(&mut self) -> &mut HostState {
+        &mut self.state
+    }
+}
+
+impl Drop for LockedState<'_> {
+    fn drop(&mut self) {
+        let host = self.host;
+        let version = self.state.version();
+        let (known, interfaces) = self.state.published;
+        if version != known {
+            let seen = self.state.interfaces.version();
+            if seen != interfaces {
+                host.show(&self.state);
+            }
+            self.state.published = (version, seen);
+            host.version.store(version, Ordering::SeqCst);
+        }
+        let translates = !self.state.nat.is_idle();
+        if host.translates.load(Ordering::Relaxed) != translates {
+            host.translates.store(translates, Ordering::Relaxed);
+        }
     }
 }
 
@@ -339,8 +448,8 @@ fn packet_type(frame: &[u8], interface: &Interface) -> u8 {
 impl Interfaces for Host {
     fn interfaces(&self) -> Vec<Interface> {
         let mut all = Loopback.interfaces();
-        let state = self.state.lock();
-        all.extend(state.interfaces.iter().map(|known| known.shown.clone()));
+        let state = self.lock_state();
+        all.extend(state.interfaces.iter().map(Registered::interface));
         all
     }
 
@@ -352,9 +461,19 @@ impl Interfaces for Host {
 impl Network for Host {
     fn route(&self, to: IpAddr, via: u32) -> Result<Route> {
         match to {
-            IpAddr::V4(to) if !to.is_loopback() => self.state.lock().route(self.now(), to, via),
-            IpAddr::V6(to) if !to.is_loopback() && via != Loopback::INDEX => {
-                self.state.lock().route_v6(self.now(), to, via)
+            IpAddr::V4(v4) if !v4.is_loopback() => {
+                let now = self.now();
+                match self.way(now, to, via) {
+                    Some(way) => Ok(way.route),
+                    None => self.lock_state().route(now, v4, via),
+                }
+            }
+            IpAddr::V6(v6) if !v6.is_loopback() && via != Loopback::INDEX => {
+                let now = self.now();
+                match self.way(now, to, via) {
+                    Some(way) => Ok(way.route),
+                    None => self.lock_state().route_v6(now, v6, via),
+                }
             }
             _ => Loopback.route(to, via),
         }
@@ -422,14 +541,28 @@ impl Network for Host {
             discovery: datagram.path_mtu_discovery,
         };
         let now = self.now();
-        let class = self.with_state(|state, work| {
+        let interface = packet.interface;
+        if !is_local
+            && let Some(result) = self
+                .send_directly(stack, now, 0, &packet)
+                .or_else(|| self.send_directly(stack, now, interface, &packet))
+        {
+            return result;
+        }
+        let (class, way) = self.with_state(|state, work| {
             if is_local {
                 state.send_to_published(now, &packet, ephemeral_ports(&stack.core), work)?;
-                return Ok(Class::Own);
+                return Ok((Class::Own, None));
             }
             state.send(now, &packet, work)?;
-            Ok::<_, Errno>(state.class(destination))
+            let any = state.way_to(now, destination, 0);
+            let way = match any.filter(|way| way.route.interface_index == interface) {
+                Some(way) => Some(way),
+                None => state.way_to(now, destination, interface),
+            };
+            Ok::<_, Errno>((state.class(destination), way))
         })?;
+        self.remember(now, way);
         // Who is in the group, or hears everybody, on this host hears it as well.
         if matches!(class, Class::Broadcast | Class::Multicast) {
             let _ = stack.deliver_packet(datagram);
@@ -441,17 +574,12 @@ impl Network for Host {
         if index == Loopback::INDEX {
             return Loopback.transmit_frame(stack, index, frame);
         }
-        let device = {
-            let mut state = self.state.lock();
-            let interface = state.interfaces.get_mut(index)?;
-            if !interface.is_up() {
-                return Err(Errno::ENETDOWN);
-            }
-            interface.shown.sent.packets += 1;
-            interface.shown.sent.bytes += frame.len() as u64;
-            interface.device.clone()
-        };
-        self.hand_over(index, &*device, frame)
+        let view = self.view().ok_or(Errno::ENOBUFS)?;
+        let seen = view.get(index).ok_or(Errno::ENODEV)?;
+        if !seen.is_up {
+            return Err(Errno::ENETDOWN);
+        }
+        seen.card.transmit(frame)
     }
 
     fn attach(&self, stack: &Arc<InetStack>) {

@@ -61,13 +61,13 @@ impl Host {
     /// # Errors
     /// `ENOSPC` if there are too many, or no memory.
     pub fn masquerade(&self, network: Prefix) -> Result<()> {
-        let result = self.state.lock().nat.masquerade(network);
+        let result = self.lock_state().nat.masquerade(network);
         result.map_err(|NoRoom| Errno::ENOSPC)
     }
 
     /// Hides a network no more, and ends the flows of its hosts.
     pub fn stop_masquerade(&self, network: Prefix) {
-        self.state.lock().nat.stop_masquerade(network);
+        self.lock_state().nat.stop_masquerade(network);
     }
 
     /// Leads a port of this host's, at one of its addresses or, if that is 0.0.0.0, at all, to a
@@ -88,7 +88,7 @@ impl Host {
     ) -> Result<()> {
         let stack = self.stack.get().and_then(Weak::upgrade);
         let stack = stack.ok_or(Errno::ENETDOWN)?;
-        if !at.ip().is_unspecified() && !self.state.lock().is_here(*at.ip()) {
+        if !at.ip().is_unspecified() && !self.lock_state().is_here(*at.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         if at.port() == 0 {
@@ -103,7 +103,7 @@ impl Host {
             to,
             owner,
         };
-        let published = self.state.lock().nat.publish(new);
+        let published = self.lock_state().nat.publish(new);
         published.map_err(|error| match error {
             PublishError::Taken => Errno::EADDRINUSE,
             PublishError::Invalid => Errno::EINVAL,
@@ -120,7 +120,7 @@ impl Host {
         let mut all = self.kept_ports.all.lock();
         let mut ended = Vec::new();
         {
-            let mut state = self.state.lock();
+            let mut state = self.lock_state();
             let is_meant =
                 |known: &&Published| known.owner == owner && known.protocol == Protocol::Tcp;
             for known in state.nat.published().filter(is_meant) {
@@ -140,13 +140,13 @@ impl Host {
 
     /// Ends the flows of a host, before another one has its address.
     pub fn forget(&self, address: Ipv4Addr) {
-        self.state.lock().nat.forget(address);
+        self.lock_state().nat.forget(address);
     }
 
     /// The number of flows, and what has happened with them.
     #[must_use]
     pub fn nat_counts(&self) -> (usize, Counts) {
-        let state = self.state.lock();
+        let state = self.lock_state();
         (state.nat.flows(), state.nat.counts())
     }
 }

@@ -10,13 +10,16 @@ use ip::ipv4::{self, Header};
 use ip::neighbour::{Key, Resolution};
 use ip::route::Kind;
 
+use super::Host;
 use super::counts::Counter;
+use super::destinations::{self, Destination};
 use super::state::{Class, HostState, Work, push_ethernet_header};
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::frame::{self, ETH_P_IP};
 use crate::inet::ip::{UDP, UDP_LITE};
 use crate::inet::loopback::Loopback;
 use crate::inet::network::Route;
+use crate::inet::stack::InetStack;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
 
 /// A packet that is to be sent, but for its number and where it is cut.
@@ -168,7 +171,7 @@ impl HostState {
             link_mtu
         };
         let mut header = packet.header;
-        header.id = self.next_id(to);
+        header.id = self.ids.next(to);
         let fits = length + ipv4::HEADER <= mtu;
         header.dont_fragment = fits && packet.discovery.forbids_fragments();
         if !fits && packet.discovery.refuses_what_is_too_long() {
@@ -234,19 +237,8 @@ impl HostState {
         payload: &[&[u8]; 2],
         work: &mut Work,
     ) -> Result<()> {
-        let length: usize = payload.iter().map(|part| part.len()).sum();
-        let build = |to: Option<ip::HardwareAddress>| {
-            let room = ETHERNET_HEADER_LEN + ipv4::HEADER + length;
-            let mut frame = fallible::with_capacity(room).ok()?;
-            if let Some(to) = to {
-                push_ethernet_header(&mut frame, to, own, ETH_P_IP);
-            }
-            frame.extend_from_slice(&header.emit(length));
-            payload
-                .iter()
-                .for_each(|part| frame.extend_from_slice(part));
-            Some(frame)
-        };
+        let build =
+            |to: Option<ip::HardwareAddress>| build(to.map(|to| (to, own)), header, payload);
         let frame = match hop {
             NextHop::Bare => build(None),
             NextHop::Hardware(to) => build(Some(to)),
@@ -265,6 +257,132 @@ impl HostState {
         self.push_frame(packet.interface, frame.ok_or(Errno::ENOBUFS)?, work);
         Ok(())
     }
+}
+
+impl HostState {
+    /// The way to another host, if the tables lead one at once.
+    pub(super) fn way_to(&self, now: Nanos, to: Ipv4Addr, via: u32) -> Option<Destination> {
+        let route = self.route(now, to, via).ok()?;
+        if route.local || route.broadcast || self.class(to) != Class::Other {
+            return None;
+        }
+        let (hop, own, link_mtu) = self.next_hop(route.interface_index, to).ok()?;
+        let neighbour = match hop {
+            NextHop::Bare => None,
+            NextHop::Hardware(_) => return None,
+            NextHop::Neighbour(address) => {
+                let key = Key {
+                    interface: route.interface_index,
+                    address: IpAddr::V4(address),
+                };
+                Some(self.neighbours.believed(key)?)
+            }
+        };
+        self.destination(now, (to.into(), via), route, link_mtu, (own, neighbour))
+    }
+
+    /// The way to a destination that was asked for by an interface; `neighbour` is whom packets go
+    /// to, and until when that is believed.
+    pub(super) fn destination(
+        &self,
+        now: Nanos,
+        (to, via): (IpAddr, u32),
+        route: Route,
+        link_mtu: u32,
+        (own, neighbour): (
+            ip::HardwareAddress,
+            Option<(ip::HardwareAddress, Option<Nanos>)>,
+        ),
+    ) -> Option<Destination> {
+        let interface = self.interfaces.get(route.interface_index)?;
+        let believed_until = neighbour.and_then(|(_, until)| until);
+        let valid_until = now + destinations::LIFE;
+        Some(Destination {
+            version: self.version(),
+            valid_until: believed_until.map_or(valid_until, |until| until.min(valid_until)),
+            to,
+            via,
+            route,
+            link_mtu,
+            link: neighbour.map(|(hardware, _)| (hardware, own)),
+            addresses: interface.shown.addresses.clone(),
+            card: interface.card.clone(),
+        })
+    }
+}
+
+impl Host {
+    /// Sends a packet by a way that is known, without the lock of the tables. `None` if none is, or
+    /// the packet cannot go by it as it is; an interface that it names has to be the way's.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if memory is short.
+    pub(super) fn send_directly(
+        &self,
+        stack: &InetStack,
+        now: Nanos,
+        via: u32,
+        packet: &OutgoingPacket<'_>,
+    ) -> Option<Result<()>> {
+        let to = packet.header.destination;
+        let way = self.way(now, to.into(), via)?;
+        self.send_by(stack, &way, packet)
+    }
+
+    /// Sends a packet by a way, as [`Self::send_directly`].
+    ///
+    /// # Errors
+    /// `ENOBUFS` if memory is short.
+    pub(super) fn send_by(
+        &self,
+        stack: &InetStack,
+        way: &Destination,
+        packet: &OutgoingPacket<'_>,
+    ) -> Option<Result<()>> {
+        let to = packet.header.destination;
+        let mtu = if packet.discovery.believes_icmp() {
+            way.route.mtu
+        } else {
+            way.link_mtu
+        };
+        let is_meant = packet.interface == way.route.interface_index
+            && way.may_come_from(packet.header.source.into())
+            && packet.payload_len() + ipv4::HEADER <= mtu as usize;
+        if !is_meant {
+            return None;
+        }
+        self.counts.count(Counter::OutRequests);
+        let header = Header {
+            id: self.ids.next(to),
+            dont_fragment: packet.discovery.forbids_fragments(),
+            ..packet.header
+        };
+        let Some(frame) = build(way.link, &header, &packet.payload) else {
+            self.counts.count(Counter::OutDiscards);
+            return Some(Err(Errno::ENOBUFS));
+        };
+        self.send_frame(Some(stack), &way.card, frame);
+        Some(Ok(()))
+    }
+}
+
+/// A frame with a packet; of a link with hardware addresses with those of both ends, the other's
+/// first. `None` without memory.
+fn build(
+    link: Option<(ip::HardwareAddress, ip::HardwareAddress)>,
+    header: &Header,
+    payload: &[&[u8]; 2],
+) -> Option<Vec<u8>> {
+    let length: usize = payload.iter().map(|part| part.len()).sum();
+    let mut frame = fallible::with_capacity(ETHERNET_HEADER_LEN + ipv4::HEADER + length).ok()?;
+    if let Some((to, own)) = link {
+        push_ethernet_header(&mut frame, to, own, ETH_P_IP);
+    }
+    frame.extend_from_slice(&header.emit(length));
+    payload
+        .iter()
+        .for_each(|part| frame.extend_from_slice(part));
+    Some(frame)
 }
 
 /// The header of what a datagram has behind IP's, with a checksum: nothing for other protocols than

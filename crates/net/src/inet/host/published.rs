@@ -128,7 +128,7 @@ impl Host {
         if self.kept_ports.is_empty() {
             return None;
         }
-        let state = self.state.lock();
+        let state = self.lock_state();
         state.published_route(self.now(), protocol, to)
     }
 

@@ -12,6 +12,7 @@ use linux_raw_sys::net::net_device_flags::{
 };
 
 use super::super::loopback::Loopback;
+use super::link::LinkDevice;
 use super::v6::Ipv6Link;
 use crate::socket::{Interface, InterfaceName, LinkKind, NetDevice, NewInterface, Traffic};
 
@@ -25,14 +26,24 @@ pub(super) const LEAST_MTU: u32 = ip::ipv4::LEAST_MTU as u32;
 
 /// An interface with its driver.
 pub(super) struct Registered {
+    /// The interface, without its traffic, which its card counts.
     pub(super) shown: Interface,
-    pub(super) device: Arc<dyn NetDevice>,
+    pub(super) card: Arc<LinkDevice>,
     pub(super) max_mtu: u32,
     pub(super) v6: Ipv6Link,
     has_carrier: bool,
 }
 
 impl Registered {
+    /// The interface as lists show it, with its traffic.
+    pub(super) fn interface(&self) -> Interface {
+        Interface {
+            received: self.card.received.read(),
+            sent: self.card.sent.read(),
+            ..self.shown.clone()
+        }
+    }
+
     pub(super) fn is_up(&self) -> bool {
         self.shown.has_flag(IFF_UP)
     }
@@ -76,12 +87,19 @@ pub(super) struct Registry {
     interfaces: Vec<Registered>,
     /// The number that was given last; none comes back.
     last_index: u32,
+    /// Number that grows whenever an interface may have changed.
+    version: u64,
 }
 
 impl Registry {
     /// All interfaces, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Registered> {
+        self.version += 1;
         self.interfaces.iter_mut()
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Registered> {
@@ -98,6 +116,7 @@ impl Registry {
     /// `ENODEV`.
     pub(super) fn get_mut(&mut self, index: u32) -> Result<&mut Registered> {
         let at = self.position(index).ok_or(Errno::ENODEV)?;
+        self.version += 1;
         Ok(&mut self.interfaces[at])
     }
 
@@ -156,13 +175,14 @@ impl Registry {
                 received: Traffic::default(),
                 sent: Traffic::default(),
             },
-            device,
+            card: LinkDevice::new(index, device),
             max_mtu: new.max_mtu,
             v6,
             has_carrier: new.has_carrier,
         };
         fallible::push(&mut self.interfaces, registered)?;
         self.last_index = index;
+        self.version += 1;
         Ok(index)
     }
 
@@ -172,6 +192,7 @@ impl Registry {
     /// `ENODEV`.
     pub(super) fn remove(&mut self, index: u32) -> Result<Registered> {
         let at = self.position(index).ok_or(Errno::ENODEV)?;
+        self.version += 1;
         Ok(self.interfaces.remove(at))
     }
 

@@ -10,16 +10,16 @@ use ip::route;
 use ip::{Nanos, PathMtus, RateLimit, Reassembly, arp};
 
 use super::counts::PacketCounts;
+use super::destinations::PacketIds;
 use super::forward::FlowHash;
+use super::link::LinkDevice;
 use super::registry::{Registered, Registry};
 use super::v6::Ipv6State;
+use crate::socket::InterfaceAddress;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
-use crate::socket::{InterfaceAddress, NetDevice};
 
 /// The kind of an Ethernet frame that carries ARP.
 pub(super) const ETH_P_ARP: u16 = 0x0806;
-/// Places of numbers of packets, which destinations share.
-const ID_PLACES: usize = 256;
 
 /// A change of a host's tables, which is told to whoever listens.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +63,7 @@ pub enum Change {
 
 /// A frame that is to be sent.
 pub(super) struct OutgoingFrame {
-    pub(super) index: u32,
-    pub(super) device: Arc<dyn NetDevice>,
+    pub(super) card: Arc<LinkDevice>,
     pub(super) frame: Vec<u8>,
 }
 
@@ -116,24 +115,22 @@ pub(super) struct HostState {
     pub(super) v6: Ipv6State,
     /// Flows that were begun, or tried to be.
     pub(super) flows_begun: u64,
-    /// Numbers of packets, by destination, and what the places are found with.
-    ids: [u16; ID_PLACES],
-    id_secret: u32,
+    pub(super) ids: Arc<PacketIds>,
+    /// How often the tables were locked.
+    pub(super) locked: u64,
+    /// The versions of all tables and of the interfaces that others see.
+    pub(super) published: (u64, u64),
 }
 
 impl HostState {
-    pub(super) fn new(counts: Arc<PacketCounts>) -> Self {
-        let mut random = [0; 32 + 2 * ID_PLACES];
+    pub(super) fn new(counts: Arc<PacketCounts>, ids: Arc<PacketIds>) -> Self {
+        let mut random = [0; 32];
         fs::devfs::fill_random(&mut random);
         let word = |at: usize| {
             u32::from_ne_bytes([random[at], random[at + 1], random[at + 2], random[at + 3]])
         };
         let key = [16, 24].map(|at| u64::from(word(at)) << 32 | u64::from(word(at + 4)));
         let flow_hash = FlowHash::new(key);
-        let mut ids = [0; ID_PLACES];
-        for (id, bytes) in ids.iter_mut().zip(random[32..].as_chunks::<2>().0) {
-            *id = u16::from_ne_bytes(*bytes);
-        }
         Self {
             interfaces: Registry::default(),
             routes: route::Table::default(),
@@ -147,17 +144,20 @@ impl HostState {
             v6: Ipv6State::new(u64::from(word(4)) << 32 | u64::from(word(0)), word(8)),
             flows_begun: 0,
             ids,
-            id_secret: word(12),
+            locked: 0,
+            published: (0, 0),
         }
     }
 
-    /// The number of the next packet to a destination: packets to it have different ones, and who
-    /// sees them learns nothing of those to others.
-    pub(super) fn next_id(&mut self, to: Ipv4Addr) -> u16 {
-        let mixed = (u32::from(to) ^ self.id_secret).wrapping_mul(0x9e37_79b9);
-        let id = &mut self.ids[(mixed >> 24) as usize % ID_PLACES];
-        *id = id.wrapping_add(1);
-        *id
+    /// A number that is another whenever a way to a destination, or for whom a packet is, may have
+    /// changed.
+    pub(super) fn version(&self) -> u64 {
+        let v6 = self.v6.version();
+        self.interfaces.version()
+            + self.routes.version()
+            + self.neighbours.version()
+            + self.path_mtus.version()
+            + v6
     }
 
     /// When there is something to do, if nothing happens before.
@@ -217,18 +217,15 @@ impl HostState {
 
     /// Adds a frame to what is to be sent by an interface.
     pub(super) fn push_frame(&mut self, index: u32, frame: Vec<u8>, work: &mut Work) {
-        let Ok(interface) = self.interfaces.get_mut(index) else {
+        let Some(interface) = self.interfaces.get(index) else {
             return;
         };
+        let card = &interface.card;
         if !interface.is_up() || work.frames.try_reserve(1).is_err() {
-            interface.shown.sent.dropped += 1;
-            return;
+            return card.sent.count_dropped();
         }
-        interface.shown.sent.packets += 1;
-        interface.shown.sent.bytes += frame.len() as u64;
         work.frames.push(OutgoingFrame {
-            index,
-            device: interface.device.clone(),
+            card: card.clone(),
             frame,
         });
     }

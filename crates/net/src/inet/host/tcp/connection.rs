@@ -6,6 +6,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use ::tcp::{Arrival, Buffers, Config, Connection, Ends, Error, Gone, Info, Seq, State};
 use abi::errno::Errno;
@@ -34,6 +35,9 @@ pub(in crate::inet::host) struct WireConnection {
     ends: Ends,
     buffers: TcpBuffers,
     inner: Mutex<Inner>,
+    /// The version of the host's tables by which segments are for this host, and the interface
+    /// that they come by.
+    admitted: AtomicU64,
     this: Weak<Self>,
 }
 
@@ -122,6 +126,12 @@ impl Buffers for SocketBuffers<'_> {
     }
 }
 
+/// A version of the host's tables and an interface in one number. Interfaces that have the same 24
+/// bits are 16 million apart, each of which has changed the version.
+fn admission(version: u64, interface: u32) -> u64 {
+    version << 24 | u64::from(interface & 0xff_ffff)
+}
+
 /// News of a connection that is told when its lock has been given back.
 enum Outcome {
     /// Nothing.
@@ -187,6 +197,7 @@ impl WireConnection {
                 longest: config.mss.into(),
                 is_orphan: false,
             }),
+            admitted: AtomicU64::new(0),
             this: this.clone(),
         });
         let observer: Arc<dyn PollObserver> = connection.clone();
@@ -203,6 +214,21 @@ impl WireConnection {
     pub(super) fn end(self: Arc<Self>) -> ConnectionEnd {
         let engine: Arc<dyn TcpEngine> = self.clone();
         self.buffers.end(engine)
+    }
+
+    /// A segment that has come by an interface is for this host, by tables of a version; 0: by
+    /// none.
+    pub(super) fn admit(&self, version: u64, interface: u32) {
+        let admitted = admission(version, interface);
+        if self.admitted.load(Ordering::Relaxed) != admitted {
+            self.admitted.store(admitted, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether segments that come by an interface are for this host by tables of a version, as far
+    /// as [`Self::admit`] has told.
+    pub(super) fn is_admitted(&self, version: u64, interface: u32) -> bool {
+        version != 0 && self.admitted.load(Ordering::Relaxed) == admission(version, interface)
     }
 
     /// The connection's socket is known.

@@ -26,6 +26,7 @@ use table::{Due, Entry, Number, Table};
 use task::Mutex;
 
 use super::Host;
+use super::input::Arrived;
 use super::output::OutgoingPacket;
 use super::state::{Class, Work};
 use crate::inet::bind_table::ephemeral_ports;
@@ -38,6 +39,7 @@ use crate::inet::tcp::{ConnectRequest, ListenTerms, TcpListener, TcpOptions, Tcp
 use crate::inet::{link_of, with_link};
 use crate::socket::Interface;
 use crate::socket::memory::Transport;
+use crate::socket::tap::PACKET_HOST;
 
 /// Bytes of the headers of IP and TCP without options, on the way to an address.
 fn headers_to(address: SocketAddr) -> u16 {
@@ -171,6 +173,10 @@ impl TcpLayer {
         self.table.deadline()
     }
 
+    pub(super) fn shards_locked(&self) -> u64 {
+        self.table.locked()
+    }
+
     fn set_deadline(&self, number: Option<Number>, due: Nanos) {
         if let Some(number) = number {
             self.table
@@ -265,10 +271,7 @@ impl Host {
                     ..path
                 };
                 let sent = self.send_segment_v6((source, destination), path, [above, data], work);
-                count(&self.tcp.counts.out_segments);
-                if is_reset(header) {
-                    count(&self.tcp.counts.out_resets);
-                }
+                self.count_sent(header);
                 return sent;
             }
             _ => return Ok(()),
@@ -278,9 +281,34 @@ impl Host {
         sum.add(data);
         above[16..18].copy_from_slice(&sum.finish().to_be_bytes());
         let now = self.now();
-        // It is let go without the lock.
-        let stack;
-        let mut state = self.state.lock();
+        let stack = self.stack.get().and_then(Weak::upgrade);
+        let header_of_packet = ipv4::Header {
+            tos: path.tos,
+            id: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            offset: 0,
+            ttl: path.ttl,
+            protocol: TCP,
+            source,
+            destination,
+        };
+        let mut packet = OutgoingPacket {
+            interface: 0,
+            header: header_of_packet,
+            payload: [above, data],
+            discovery: PathMtuDiscovery::Always,
+        };
+        if let Some(stack) = &stack
+            && let Some(way) = self.way(now, destination.into(), path.via)
+        {
+            packet.interface = way.route.interface_index;
+            if self.send_by(stack, &way, &packet).is_some() {
+                self.count_sent(header);
+                return Ok(());
+            }
+        }
+        let mut state = self.lock_state();
         // Without a route the peer is not there for now; it may be again before the end.
         let Ok(route) = state.route(now, destination, path.via) else {
             return Ok(());
@@ -289,25 +317,9 @@ impl Host {
         if !state.is_here(source) {
             return Ok(());
         }
-        let packet = OutgoingPacket {
-            interface: route.interface_index,
-            header: ipv4::Header {
-                tos: path.tos,
-                id: 0,
-                dont_fragment: true,
-                more_fragments: false,
-                offset: 0,
-                ttl: path.ttl,
-                protocol: TCP,
-                source,
-                destination,
-            },
-            payload: [above, data],
-            discovery: PathMtuDiscovery::Always,
-        };
+        packet.interface = route.interface_index;
         let mut mtu = route.mtu;
         let result = if route.local {
-            stack = self.stack.get().and_then(Weak::upgrade);
             let Some(stack) = &stack else {
                 return Ok(());
             };
@@ -318,17 +330,27 @@ impl Host {
         };
         state.collect_events(work);
         let due = state.deadline();
+        let way = match (route.local, &result) {
+            (false, Ok(())) => state.way_to(now, destination, path.via),
+            _ => None,
+        };
         drop(state);
+        self.remember(now, way);
         self.wake_by(due);
         self.send_frames(&mut work.frames);
-        count(&self.tcp.counts.out_segments);
-        if is_reset(header) {
-            count(&self.tcp.counts.out_resets);
-        }
+        self.count_sent(header);
         match result {
             Err(Errno::EMSGSIZE) => Err(Unsent::TooLong(u16::try_from(mtu).unwrap_or(u16::MAX))),
             Err(Errno::ECONNREFUSED) => Err(Unsent::Refused),
             _ => Ok(()),
+        }
+    }
+
+    /// Counts a segment that was sent.
+    fn count_sent(&self, header: &Header) {
+        count(&self.tcp.counts.out_segments);
+        if is_reset(header) {
+            count(&self.tcp.counts.out_resets);
         }
     }
 
@@ -340,32 +362,73 @@ impl Host {
         self.finish(work);
     }
 
-    /// Takes a segment that has come in, in a packet for this host. One by no interface has other
-    /// ends than it came with, and opens no connection.
+    /// Takes a segment that has come in, if it is of an open connection that has taken one from the
+    /// same host by the same interface since the tables have changed: for whom it is need not be
+    /// looked up then. Returns whether it was; else nothing has happened. Its packet is whole.
+    pub(super) fn receive_if_open(
+        &self,
+        arrived: &Arrived<'_>,
+        (source, destination): (IpAddr, IpAddr),
+        tos: u8,
+        bytes: &[u8],
+    ) -> bool {
+        if arrived.packet_type != PACKET_HOST || self.translates.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Some(&[a, b, c, d]) = bytes.first_chunk() else {
+            return false;
+        };
+        let index = arrived.interface.index;
+        let ends = Ends {
+            local: SocketAddr::new(destination, u16::from_be_bytes([c, d])),
+            remote: with_link(SocketAddr::new(source, u16::from_be_bytes([a, b])), index),
+        };
+        let connection = self.tcp.table.open(&ends);
+        let Some(connection) = connection.filter(|one| one.is_admitted(arrived.version, index))
+        else {
+            return false;
+        };
+        if let Some(segment) = self.verify_segment(source, destination, bytes) {
+            connection.arrive(&arrival_of(segment, tos));
+        }
+        true
+    }
+
+    /// A segment that is whole; any other is counted.
+    fn verify_segment<'a>(
+        &self,
+        source: IpAddr,
+        destination: IpAddr,
+        bytes: &'a [u8],
+    ) -> Option<Segment<'a>> {
+        let counts = &self.tcp.counts;
+        count(&counts.in_segments);
+        let segment = Segment::verify(source, destination, bytes);
+        if let Err(error) = &segment {
+            count(&counts.in_errors);
+            if *error == Malformed::Checksum {
+                count(&counts.in_checksum_errors);
+            }
+        }
+        segment.ok()
+    }
+
+    /// Takes a segment that has come in, in a packet for this host: by an interface, and by which
+    /// version of the tables. One by no interface has other ends than it came with, and opens no
+    /// connection.
     pub(super) fn receive_tcp(
         &self,
         stack: &InetStack,
-        interface: Option<&Interface>,
+        seen: Option<(&Interface, u64)>,
         (source, destination): (IpAddr, IpAddr),
         tos: u8,
         bytes: &[u8],
     ) {
-        let counts = &self.tcp.counts;
-        count(&counts.in_segments);
-        let segment = match Segment::verify(source, destination, bytes) {
-            Ok(segment) => segment,
-            Err(error) => {
-                count(&counts.in_errors);
-                if error == Malformed::Checksum {
-                    count(&counts.in_checksum_errors);
-                }
-                return;
-            }
+        let Some(segment) = self.verify_segment(source, destination, bytes) else {
+            return;
         };
-        let arrival = Arrival {
-            congested: tos & CONGESTED == CONGESTED,
-            ..Arrival::from(segment)
-        };
+        let arrival = arrival_of(segment, tos);
+        let interface = seen.map(|(interface, _)| interface);
         let ends = Ends {
             local: SocketAddr::new(destination, segment.header.destination),
             remote: with_link(
@@ -374,7 +437,12 @@ impl Host {
             ),
         };
         let iss = match self.find(&ends, &segment) {
-            Found::Connection(connection) => return connection.arrive(&arrival),
+            Found::Connection(connection) => {
+                if let Some((interface, version)) = seen {
+                    connection.admit(version, interface.index);
+                }
+                return connection.arrive(&arrival);
+            }
             Found::Answer(header) => return self.send_alone(&ends, Path::PLAIN, &header),
             Found::Done => return,
             Found::Nothing => None,
@@ -668,7 +736,7 @@ impl Host {
         for (ends, connection) in candidates.iter() {
             // Another host may have a port with the same number.
             if let IpAddr::V4(to) = ends.remote.ip()
-                && self.state.lock().is_here(to)
+                && self.lock_state().is_here(to)
             {
                 connection.lose();
             }
@@ -746,6 +814,14 @@ impl Host {
     /// Whether a packet is a segment for this host alone.
     pub(super) fn is_tcp(header: &ipv4::Header, class: Class) -> bool {
         header.protocol == TCP && class == Class::Own
+    }
+}
+
+/// A segment in a packet with a type of service, for an engine.
+fn arrival_of(segment: Segment<'_>, tos: u8) -> Arrival<'_> {
+    Arrival {
+        congested: tos & CONGESTED == CONGESTED,
+        ..Arrival::from(segment)
     }
 }
 

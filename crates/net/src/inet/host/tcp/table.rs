@@ -73,6 +73,8 @@ struct Shard {
     entries: Mutex<Entries>,
     /// The earliest deadline in `entries`, or [`NEVER`].
     due: AtomicU64,
+    /// How often `entries` were locked; written with the lock held.
+    locked: AtomicU64,
 }
 
 /// The entries of a shard.
@@ -101,6 +103,7 @@ impl Table {
             open: Index::new(),
             entries: Mutex::default(),
             due: AtomicU64::new(NEVER),
+            locked: AtomicU64::new(0),
         };
         Self {
             secret,
@@ -118,6 +121,12 @@ impl Table {
     /// The number of connections, of those that wait, too.
     pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
+    }
+
+    /// How often a shard was locked.
+    pub(super) fn locked(&self) -> u64 {
+        let locked = |shard: &Shard| shard.locked.load(Ordering::Relaxed);
+        self.shards.iter().map(locked).sum()
     }
 
     /// The earliest deadline.
@@ -155,10 +164,15 @@ impl Table {
     }
 
     fn lock_shard(&self, shard: usize) -> Locked<'_> {
+        let Shard {
+            entries, locked, ..
+        } = &self.shards[shard];
+        let entries = entries.lock();
+        locked.store(locked.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         Locked {
             table: self,
             shard,
-            entries: self.shards[shard].entries.lock(),
+            entries,
         }
     }
 

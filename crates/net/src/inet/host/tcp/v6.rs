@@ -1,5 +1,6 @@
 //! Segments over IPv6.
 
+use alloc::sync::Weak;
 use core::net::{Ipv6Addr, SocketAddr};
 
 use abi::errno::Errno;
@@ -26,16 +27,8 @@ impl Host {
         work: &mut Work,
     ) -> core::result::Result<(), Unsent> {
         let now = self.now();
-        let mut state = self.state.lock();
-        // Without a route, or the address that it comes from, it may be sent again before the end.
-        let Ok(route) = state.route_v6(now, destination, path.via) else {
-            return Ok(());
-        };
-        if route.local || !state.is_here_v6(source, route.interface_index) {
-            return Ok(());
-        }
-        let packet = OutgoingV6 {
-            interface: route.interface_index,
+        let mut packet = OutgoingV6 {
+            interface: 0,
             header: Header {
                 traffic_class: path.traffic_class,
                 flow_label: 0,
@@ -47,10 +40,32 @@ impl Host {
             payload,
             discovery: PathMtuDiscovery::Always,
         };
+        if let Some(stack) = self.stack.get().and_then(Weak::upgrade)
+            && let Some(way) = self.way(now, destination.into(), path.via)
+        {
+            packet.interface = way.route.interface_index;
+            if self.send_by_v6(&stack, &way, &packet).is_some() {
+                return Ok(());
+            }
+        }
+        let mut state = self.lock_state();
+        // Without a route, or the address that it comes from, it may be sent again before the end.
+        let Ok(route) = state.route_v6(now, destination, path.via) else {
+            return Ok(());
+        };
+        if route.local || !state.is_here_v6(source, route.interface_index) {
+            return Ok(());
+        }
+        packet.interface = route.interface_index;
         let result = state.send_v6(now, &packet, work);
         state.settle_v6(work);
         let due = state.deadline();
+        let way = match &result {
+            Ok(()) => state.way_to_v6(now, destination, path.via),
+            Err(_) => None,
+        };
         drop(state);
+        self.remember(now, way);
         self.wake_by(due);
         self.send_frames(&mut work.frames);
         match result {
@@ -64,7 +79,7 @@ impl Host {
 
     /// The longest packet to an address by an interface, as far as the link tells.
     pub(super) fn link_mtu(&self, index: u32, to: SocketAddr) -> Option<u32> {
-        let state = self.state.lock();
+        let state = self.lock_state();
         let interface = state.interfaces.get(index)?;
         Some(match to {
             SocketAddr::V4(_) => interface.shown.mtu,

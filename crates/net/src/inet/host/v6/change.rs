@@ -110,7 +110,7 @@ impl Host {
     /// `ENOMEM`.
     pub fn ipv6_routes(&self) -> Result<Vec<(Route<Ipv6Addr>, Option<Nanos>)>> {
         let now = self.now();
-        let state = self.state.lock();
+        let state = self.lock_state();
         let mut all = Vec::new();
         for route in state.v6.routes.iter() {
             let left = state.v6_route_end(route).map(|end| end.saturating_sub(now));
@@ -122,7 +122,7 @@ impl Host {
     /// The route that a packet to an address takes by an interface, any if that is 0, if it leaves
     /// this host.
     pub fn lookup_ipv6_route(&self, to: Ipv6Addr, via: u32) -> Option<Route<Ipv6Addr>> {
-        let state = self.state.lock();
+        let state = self.lock_state();
         let found = match via {
             0 => state.v6.routes.lookup(to),
             via => state.v6.routes.lookup_by(to, via),

@@ -14,6 +14,7 @@ use super::output::OutgoingV6;
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::host::Host;
 use crate::inet::host::counts::Counter6;
+use crate::inet::host::input::Arrived;
 use crate::inet::host::registry::Registered;
 use crate::inet::host::state::Class;
 use crate::inet::icmp_errors::QuotedError;
@@ -37,6 +38,8 @@ struct Whole<'a> {
     head: &'a [u8],
     payload: &'a [u8],
     class: Class,
+    /// The version of the tables that have said so.
+    version: u64,
     has_router_alert: bool,
 }
 
@@ -66,10 +69,10 @@ impl Host {
     pub(in crate::inet::host) fn receive_ipv6(
         &self,
         stack: &InetStack,
-        interface: &Interface,
+        arrived: &Arrived<'_>,
         bytes: &[u8],
-        packet_type: u8,
     ) {
+        let (interface, packet_type) = (arrived.interface, arrived.packet_type);
         let counts = &self.counts.v6;
         counts.count(Counter6::InReceives);
         let index = interface.index;
@@ -78,8 +81,14 @@ impl Host {
             Err(refusal) => return self.refuse(stack, index, bytes, refusal),
         };
         let header = packet.header;
+        if packet.protocol == TCP && !stack.hears_raw_packets() {
+            let ends = (header.source.into(), header.destination.into());
+            if self.receive_if_open(arrived, ends, header.traffic_class, packet.payload) {
+                return counts.count(Counter6::InDelivers);
+            }
+        }
         let (class, forwards) = {
-            let state = self.state.lock();
+            let state = self.lock_state();
             let carries = state
                 .interfaces
                 .get(index)
@@ -114,6 +123,7 @@ impl Host {
             head: packet.head,
             payload: packet.payload,
             class,
+            version: arrived.version,
             has_router_alert: packet.has_router_alert,
         };
         let Ok(fragment) = Fragment::of_v6(&packet, index) else {
@@ -152,7 +162,7 @@ impl Host {
         let Ok((header, first, length)) = Header::parse(bytes) else {
             return;
         };
-        let class = self.state.lock().class_v6(header.destination, index);
+        let class = self.lock_state().class_v6(header.destination, index);
         if class == Class::Other {
             return;
         }
@@ -186,7 +196,7 @@ impl Host {
                 let ends = (header.source.into(), header.destination.into());
                 self.receive_tcp(
                     stack,
-                    Some(interface),
+                    Some((interface, packet.version)),
                     ends,
                     header.traffic_class,
                     packet.payload,
@@ -257,7 +267,7 @@ impl Host {
         }
         // What is for another's group only programs want that are in it.
         let is_meant = packet.class == Class::Own
-            || self.state.lock().is_in_group_v6(index, header.destination);
+            || self.lock_state().is_in_group_v6(index, header.destination);
         match Message::parse(header, packet.payload) {
             Err(_) => {
                 counts.count(Counter6::InHdrErrors);
@@ -297,7 +307,7 @@ impl Host {
             && (complaint.also_of_groups || !header.destination.is_multicast());
         let is_allowed = is_possible && {
             let now = self.now();
-            self.state.lock().v6.rate_limit.is_allowed(now, to)
+            self.lock_state().v6.rate_limit.is_allowed(now, to)
         };
         if !is_allowed {
             return;
@@ -435,7 +445,7 @@ impl Host {
         let Ok((header, protocol, payload)) = v6::parse_quoted(quote) else {
             return;
         };
-        let class = self.state.lock().class_v6(header.destination, index);
+        let class = self.lock_state().class_v6(header.destination, index);
         if class == Class::Own && icmp::may_complain(&header, protocol, payload, false) {
             let complaint = Complaint::new(kind::TIME_EXCEEDED, icmp::REASSEMBLY_TIME, 0);
             self.complain_v6(stack, index, class, complaint, &header, &[quote, &[]]);
@@ -452,7 +462,7 @@ impl Host {
         let Ok((header, protocol, payload)) = v6::parse_quoted(packet) else {
             return;
         };
-        let is_own = self.state.lock().is_here_v6(header.source, index);
+        let is_own = self.lock_state().is_here_v6(header.source, index);
         if is_own && payload.len() >= 8 {
             let error = QuotedError {
                 is_v4: false,

@@ -59,6 +59,11 @@ impl Ipv6State {
         }
     }
 
+    /// A number that grows with each change of routes, neighbours and paths.
+    pub(super) fn version(&self) -> u64 {
+        self.routes.version() + self.neighbours.version() + self.path_mtus.version()
+    }
+
     /// When there is something to do, as of the last [`HostState::settle_v6`].
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.due
@@ -149,7 +154,7 @@ impl Registered {
 }
 
 /// Whether nobody else is known, or still asked, to have an address.
-fn is_usable(known: &InterfaceAddress) -> bool {
+pub(super) fn is_usable(known: &InterfaceAddress) -> bool {
     known.life.flags & (TENTATIVE | DAD_FAILED) == 0
 }
 

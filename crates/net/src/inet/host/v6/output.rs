@@ -15,6 +15,7 @@ use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::frame::ETH_P_IPV6;
 use crate::inet::host::Host;
 use crate::inet::host::counts::Counter6;
+use crate::inet::host::destinations::Destination;
 use crate::inet::host::output::transport_header;
 use crate::inet::host::state::{HostState, Work, push_ethernet_header};
 use crate::inet::ip::ICMP6;
@@ -255,6 +256,34 @@ impl HostState {
         Ok(())
     }
 
+    /// The way to another host, if the tables lead one at once.
+    pub(in crate::inet::host) fn way_to_v6(
+        &self,
+        now: Nanos,
+        to: Ipv6Addr,
+        via: u32,
+    ) -> Option<Destination> {
+        let route = self.route_v6(now, to, via).ok()?;
+        let index = route.interface_index;
+        if route.local || to.is_multicast() {
+            return None;
+        }
+        let (hop, link_mtu) = self.next_hop_v6(index, to).ok()?;
+        let neighbour = match hop {
+            NextHop::Bare => None,
+            NextHop::Hardware(_) => return None,
+            NextHop::Neighbour(address) => {
+                let key = Key {
+                    interface: index,
+                    address: IpAddr::V6(address),
+                };
+                Some(self.v6.neighbours.believed(key)?)
+            }
+        };
+        let link = (self.hardware_of(index), neighbour);
+        self.destination(now, (to.into(), via), route, link_mtu, link)
+    }
+
     fn hardware_of(&self, index: u32) -> HardwareAddress {
         let interface = self.interfaces.get(index);
         let hardware = interface.and_then(|one| one.shown.hardware_address);
@@ -316,12 +345,55 @@ impl Host {
             payload: [&transport, &datagram.data],
             discovery: datagram.path_mtu_discovery,
         };
-        self.with_v6(|now, state, work| state.send_v6(now, &packet, work))?;
+        let (now, interface) = (self.now(), packet.interface);
+        if let Some(way) = self.way(now, destination.into(), interface)
+            && let Some(result) = self.send_by_v6(stack, &way, &packet)
+        {
+            return result;
+        }
+        let way = self.with_v6(|now, state, work| {
+            state.send_v6(now, &packet, work)?;
+            Ok::<_, Errno>(state.way_to_v6(now, destination, interface))
+        })?;
+        self.remember(now, way);
         // Who is in the group on this host hears it as well.
         if destination.is_multicast() {
             let _ = stack.deliver_packet(datagram);
         }
         Ok(())
+    }
+}
+
+impl Host {
+    /// Sends a packet by a way, without the lock of the tables, as [`Self::send_by`].
+    ///
+    /// # Errors
+    /// `ENOBUFS` if memory is short.
+    pub(in crate::inet::host) fn send_by_v6(
+        &self,
+        stack: &InetStack,
+        way: &Destination,
+        packet: &OutgoingV6<'_>,
+    ) -> Option<Result<()>> {
+        let mtu = if packet.discovery.believes_icmp() {
+            way.route.mtu
+        } else {
+            way.link_mtu
+        };
+        let is_meant = packet.interface == way.route.interface_index
+            && way.may_come_from(packet.header.source.into())
+            && packet.payload_len() + v6::HEADER <= mtu as usize;
+        if !is_meant {
+            return None;
+        }
+        self.counts.v6.count(Counter6::OutRequests);
+        let (header, protocol) = (&packet.header, packet.protocol);
+        let Some(frame) = build(way.link, header, protocol, &packet.payload) else {
+            self.counts.v6.count(Counter6::OutDiscards);
+            return Some(Err(Errno::ENOBUFS));
+        };
+        self.send_frame(Some(stack), &way.card, frame);
+        Some(Ok(()))
     }
 }
 

@@ -113,7 +113,7 @@ impl Host {
     /// # Errors
     /// `ENOENT` if there is no such interface.
     pub fn ipv6_setting(&self, of: Ipv6Scope<'_>, setting: Ipv6Setting) -> Result<i32> {
-        let mut state = self.state.lock();
+        let mut state = self.lock_state();
         Ok(match of {
             Ipv6Scope::All => state.v6.for_all.get(setting),
             Ipv6Scope::Default => state.v6.defaults.get(setting),

@@ -1,0 +1,125 @@
+//! Interfaces as those see them who send and receive, without the lock of the host's tables.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use fs::Result;
+
+use super::registry::Registry;
+use crate::socket::{Frame, Interface, NetDevice, Traffic};
+
+/// The counters of one direction of an interface.
+#[derive(Default)]
+pub(super) struct TrafficCounts {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    errors: AtomicU64,
+    dropped: AtomicU64,
+    multicast: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, number: u64) {
+    counter.fetch_add(number, Ordering::Relaxed);
+}
+
+impl TrafficCounts {
+    /// A frame of so many bytes has passed.
+    pub(super) fn count(&self, bytes: usize, is_multicast: bool) {
+        add(&self.packets, 1);
+        add(&self.bytes, bytes as u64);
+        if is_multicast {
+            add(&self.multicast, 1);
+        }
+    }
+
+    /// A frame was malformed.
+    pub(super) fn count_error(&self) {
+        add(&self.errors, 1);
+    }
+
+    /// A frame was lost for want of room, or because the interface is down.
+    pub(super) fn count_dropped(&self) {
+        add(&self.dropped, 1);
+    }
+
+    pub(super) fn read(&self) -> Traffic {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Traffic {
+            packets: read(&self.packets),
+            bytes: read(&self.bytes),
+            errors: read(&self.errors),
+            dropped: read(&self.dropped),
+            multicast: read(&self.multicast),
+        }
+    }
+}
+
+/// The device of an interface, and what has passed it. It is the same for as long as the interface
+/// is there.
+pub(super) struct LinkDevice {
+    pub(super) index: u32,
+    pub(super) device: Arc<dyn NetDevice>,
+    pub(super) received: TrafficCounts,
+    pub(super) sent: TrafficCounts,
+}
+
+impl LinkDevice {
+    pub(super) fn new(index: u32, device: Arc<dyn NetDevice>) -> Arc<Self> {
+        Arc::new(Self {
+            index,
+            device,
+            received: TrafficCounts::default(),
+            sent: TrafficCounts::default(),
+        })
+    }
+
+    /// Gives the device a frame, and counts it.
+    ///
+    /// # Errors
+    /// `ENOBUFS`: it is lost.
+    pub(super) fn transmit(&self, frame: Vec<u8>) -> Result<()> {
+        let length = frame.len();
+        if self.device.transmit(Frame { data: frame }).is_err() {
+            self.sent.count_dropped();
+            return Err(Errno::ENOBUFS);
+        }
+        self.sent.count(length, false);
+        Ok(())
+    }
+}
+
+/// An interface as it was at some moment, with its card. Its traffic is the card's.
+pub(super) struct KnownInterface {
+    pub(super) shown: Interface,
+    pub(super) card: Arc<LinkDevice>,
+    pub(super) is_up: bool,
+}
+
+/// The interfaces as they were at some moment, in the order of their numbers.
+pub(super) struct View(Vec<KnownInterface>);
+
+impl View {
+    /// The interfaces as they are.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn of(registry: &Registry) -> Result<Self> {
+        let mut all = Vec::new();
+        for known in registry.iter() {
+            let seen = KnownInterface {
+                shown: known.shown.clone(),
+                card: known.card.clone(),
+                is_up: known.is_up(),
+            };
+            fallible::push(&mut all, seen)?;
+        }
+        Ok(Self(all))
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&KnownInterface> {
+        let at = self.0.binary_search_by_key(&index, |seen| seen.shown.index);
+        at.ok().map(|at| &self.0[at])
+    }
+}
