@@ -125,6 +125,13 @@ impl Entry {
         self.shown.key
     }
 
+    fn is_believed(&self) -> bool {
+        matches!(
+            self.shown.state,
+            State::Reachable | State::Delay | State::Probe | State::Permanent
+        )
+    }
+
     fn set_state(&mut self, now: Nanos, state: State, deadline: Option<Nanos>) {
         self.shown.state = state;
         self.shown.times[2] = now;
@@ -177,11 +184,7 @@ impl Table {
     #[must_use]
     pub fn believed(&self, key: Key) -> Option<(HardwareAddress, Option<Nanos>)> {
         let entry = &self.entries[self.find(key).ok()?];
-        let is_believed = matches!(
-            entry.shown.state,
-            State::Reachable | State::Delay | State::Probe | State::Permanent
-        );
-        let hardware = entry.shown.hardware.filter(|_| is_believed)?;
+        let hardware = entry.shown.hardware.filter(|_| entry.is_believed())?;
         Some((hardware, entry.deadline))
     }
 
@@ -208,7 +211,6 @@ impl Table {
     }
 
     fn changed(&mut self, at: usize) {
-        self.version += 1;
         let shown = self.entries[at].shown;
         self.push(Event::Changed(shown));
     }
@@ -263,8 +265,8 @@ impl Table {
     }
 
     fn remove_at(&mut self, at: usize) {
-        self.version += 1;
         let gone = self.entries.remove(at);
+        self.version += u64::from(gone.is_believed());
         self.waiting_bytes -= gone.waiting_bytes;
         self.push(Event::Removed(gone.shown));
     }
@@ -370,6 +372,7 @@ impl Table {
         let reachable_time = self.reachable_time();
         let entry = &mut self.entries[at];
         let before = (entry.shown.state, entry.shown.hardware);
+        let was_believed = entry.is_believed();
         if entry.shown.state == State::Permanent {
             return;
         }
@@ -394,6 +397,7 @@ impl Table {
         }
         let after = (entry.shown.state, entry.shown.hardware);
         if before != after {
+            self.version += u64::from(was_believed);
             self.changed(at);
         }
         self.send_waiting(at);
@@ -426,6 +430,7 @@ impl Table {
         } else if differs && !said.overrides {
             // Another may have the address, too; what is known is looked at again soon.
             if before.state == State::Reachable {
+                self.version += 1;
                 entry.set_state(now, State::Stale, None);
                 self.changed(at);
             }
@@ -445,6 +450,7 @@ impl Table {
         if (before.state, before.hardware, before.is_router)
             != (after.state, after.hardware, after.is_router)
         {
+            self.version += 1;
             self.changed(at);
         }
         self.send_waiting(at);
@@ -543,6 +549,7 @@ impl Table {
         entry.shown.hardware = Some(hardware);
         entry.shown.times[1] = now;
         entry.set_state(now, state, deadline);
+        self.version += 1;
         self.changed(at);
         self.send_waiting(at);
         Ok(())

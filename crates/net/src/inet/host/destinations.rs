@@ -60,7 +60,7 @@ impl Destination {
 pub(super) struct Destinations {
     /// Number that places are made of.
     secret: u64,
-    places: [RcuArc<Destination>; PLACES],
+    places: Vec<RcuArc<Destination>>,
     refused: AtomicUsize,
 }
 
@@ -70,7 +70,9 @@ impl Destinations {
         fs::devfs::fill_random(&mut random);
         Self {
             secret: u64::from_ne_bytes(random),
-            places: [const { RcuArc::empty() }; PLACES],
+            places: core::iter::repeat_with(RcuArc::empty)
+                .take(PLACES)
+                .collect(),
             refused: AtomicUsize::new(0),
         }
     }
@@ -107,6 +109,9 @@ impl Destinations {
 
     /// Remembers a way. It may be forgotten at any time.
     pub(super) fn remember(&self, now: Nanos, new: Destination) {
+        if !vm::has_kernel_room() {
+            return;
+        }
         let places = self.places(new.to, new.via);
         let is_free = |place: &&&RcuArc<Destination>| {
             place.load().is_none_or(|known| {
@@ -117,7 +122,7 @@ impl Destinations {
             Some(place) => place,
             None => {
                 let refused = self.refused.fetch_add(1, Ordering::Relaxed);
-                if !refused.is_multiple_of(PATIENCE) || !vm::has_kernel_room() {
+                if !refused.is_multiple_of(PATIENCE) {
                     return;
                 }
                 places[refused / PATIENCE % 2]

@@ -180,12 +180,12 @@ impl Table {
     /// otherwise. The connection is to be dropped without locks.
     pub(super) fn wait(&self, number: Number, rest: TimeWait, most: usize) -> Option<Entry> {
         let mut shard = self.lock_entry(number);
-        if self.waiting.fetch_add(1, Ordering::Relaxed) < most {
-            shard.wait(number, rest)
-        } else {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            shard.remove(number)
+        let is_room = self.waiting.fetch_add(1, Ordering::Relaxed) < most;
+        if is_room && let Some(connection) = shard.wait(number, rest) {
+            return Some(connection);
         }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        shard.remove(number)
     }
 
     /// Sets a listener's deadline, unless it has been taken out.
