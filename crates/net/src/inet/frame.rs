@@ -7,7 +7,6 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use ::ip::Checksum;
-use abi::errno::Errno;
 use linux_raw_sys::net;
 
 use super::datagram::{Datagram, PathMtuDiscovery};
@@ -69,12 +68,8 @@ fn ipv6_header(packet: &Datagram, length: usize) -> Vec<u8> {
 }
 
 /// The header of a datagram of UDP or UDP-Lite, with its checksum.
-///
-/// # Errors
-/// `ENOMEM`.
-pub(super) fn checked_udp_header(datagram: &Datagram) -> Result<Vec<u8>, Errno> {
-    let mut header = fallible::with_capacity(UDP_HEADER)?;
-    header.extend_from_slice(&ip::udp_header(datagram));
+pub(super) fn checked_udp_header(datagram: &Datagram) -> [u8; UDP_HEADER] {
+    let mut header = ip::udp_header(datagram);
     let length = UDP_HEADER + datagram.data.len();
     let sum = match (datagram.from.ip(), datagram.to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -98,7 +93,7 @@ pub(super) fn checked_udp_header(datagram: &Datagram) -> Result<Vec<u8>, Errno> 
         };
         header[UDP_HEADER - 2..].copy_from_slice(&sum.to_be_bytes());
     }
-    Ok(header)
+    header
 }
 
 /// A packet with its link's and all other headers.

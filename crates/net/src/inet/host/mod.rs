@@ -520,7 +520,8 @@ impl Network for Host {
             }
             _ => return Err(Errno::ENETUNREACH),
         };
-        let transport = transport_header(&datagram)?;
+        let transport = transport_header(&datagram);
+        let transport = transport.as_ref().map_or(&[][..], |header| header);
         if datagram.protocol == ICMP {
             self.counts.send_icmp(&datagram.data);
         }
@@ -537,7 +538,7 @@ impl Network for Host {
                 source,
                 destination,
             },
-            payload: [&transport, &datagram.data],
+            payload: [transport, &datagram.data],
             discovery: datagram.path_mtu_discovery,
         };
         let now = self.now();

@@ -16,7 +16,7 @@ use super::destinations::{self, Destination};
 use super::state::{Class, HostState, Work, push_ethernet_header};
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::frame::{self, ETH_P_IP};
-use crate::inet::ip::{UDP, UDP_LITE};
+use crate::inet::ip::{UDP, UDP_HEADER, UDP_LITE};
 use crate::inet::loopback::Loopback;
 use crate::inet::network::Route;
 use crate::inet::stack::InetStack;
@@ -385,15 +385,8 @@ fn build(
     Some(frame)
 }
 
-/// The header of what a datagram has behind IP's, with a checksum: nothing for other protocols than
+/// The header of what a datagram has behind IP's, with a checksum; `None` for other protocols than
 /// UDP.
-///
-/// # Errors
-/// `ENOMEM`.
-pub(super) fn transport_header(datagram: &Datagram) -> Result<Vec<u8>> {
-    if matches!(datagram.protocol, UDP | UDP_LITE) {
-        frame::checked_udp_header(datagram)
-    } else {
-        Ok(Vec::new())
-    }
+pub(super) fn transport_header(datagram: &Datagram) -> Option<[u8; UDP_HEADER]> {
+    matches!(datagram.protocol, UDP | UDP_LITE).then(|| frame::checked_udp_header(datagram))
 }

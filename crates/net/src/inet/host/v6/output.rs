@@ -328,7 +328,8 @@ impl Host {
         source: Ipv6Addr,
         destination: Ipv6Addr,
     ) -> Result<()> {
-        let transport = transport_header(&datagram)?;
+        let transport = transport_header(&datagram);
+        let transport = transport.as_ref().map_or(&[][..], |header| header);
         if datagram.protocol == ICMP6 {
             self.counts.v6.send_icmp(&datagram.data);
         }
@@ -342,7 +343,7 @@ impl Host {
                 destination,
             },
             protocol: datagram.protocol,
-            payload: [&transport, &datagram.data],
+            payload: [transport, &datagram.data],
             discovery: datagram.path_mtu_discovery,
         };
         let (now, interface) = (self.now(), packet.interface);
