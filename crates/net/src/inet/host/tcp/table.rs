@@ -23,6 +23,8 @@ use super::listener::WireListener;
 
 /// Number of shards.
 const SHARDS: usize = 64;
+/// Slots that a shard keeps when it is empty: connections that come and go make none.
+const KEPT: usize = 8;
 /// The deadline of a shard that has none.
 const NEVER: Nanos = Nanos::MAX;
 
@@ -335,7 +337,8 @@ impl Locked<'_> {
             }
         };
         self.entries.free.push(slot);
-        if self.entries.by_ends.is_empty() && self.entries.listeners.is_empty() {
+        let is_empty = self.entries.by_ends.is_empty() && self.entries.listeners.is_empty();
+        if is_empty && self.entries.slots.len() > KEPT {
             // What a flood has taken is given back.
             *self.entries = Entries::default();
         }
