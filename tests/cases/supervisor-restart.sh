@@ -147,16 +147,11 @@ case $step in
     start grown 1
     counts grown 5
     skerry resize --mem 128M grown
-    skerry run -d --name netted --cpus 1 --mem 64M --net bridge -- sh -c "$count" >/dev/null
-    skerry run -d --name peered --cpus 1 --mem 64M --peer netted -- sh -c "$count" >/dev/null
     echo "change: adopted" >/proc/skerry/crash-at
     skerry resize --mem 64M grown
     ;;
 13)
     gone grown
-    gone netted
-    gone peered
-    say misfits "$(for name in netted peered; do skerry inspect $name; done | grep -c 'are not adopted')"
     skerry prune >/dev/null
     say free "$(free)"
     poweroff -f

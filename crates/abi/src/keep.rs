@@ -9,20 +9,31 @@
 //!
 //! One word of an owner, and one whole record, are the units that change at once.
 
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+mod copies;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use copies::Copies;
 
 use crate::descriptor::{LABEL_BYTES, MAX_CPUS};
+use crate::dev::{MAX_NETWORKS, MAX_PORTS, PROTOCOL_TCP, PROTOCOL_UDP, PublishedPort};
 use crate::messages::MAX_PLACES;
 
 /// Records that there is room for: each instance has a CPU at least.
 pub const RECORDS: usize = MAX_CPUS;
-/// Words of one copy of a record: the check, the sequence number, and the content.
-const COPY: usize = 56;
 const LABEL: usize = LABEL_BYTES / 8;
+/// Words at the head of a record's content.
+const HEAD: usize = 9;
 /// Words of a record's content.
-const CONTENT: usize = 7 + LABEL + MAX_PLACES;
-
-const _: () = assert!(CONTENT + 2 <= COPY);
+const CONTENT: usize = HEAD + LABEL + MAX_PLACES + MAX_PORTS;
+/// Words of a network's record.
+const NETWORK_CONTENT: usize = 2 + LABEL;
+/// Words of both copies of a record, of an instance and of a network.
+const RECORD: usize = copies::words(CONTENT);
+const NETWORK: usize = copies::words(NETWORK_CONTENT);
+/// Networks have places of other numbers than instances, so that the one cannot stand for the
+/// other.
+const FIRST_NETWORK: usize = RECORDS;
 
 /// An owner, as a word says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +80,106 @@ pub struct Record {
     pub network: Option<u64>,
     /// First frames of its places for peers; [`NO_FRAME`] where it has none.
     pub places: [u64; MAX_PLACES],
+    /// A bit for each place in which it writes the second page, not the first.
+    pub second_pages: u32,
+    /// The address that it has in a network, and what leads there; without a network all zeroes.
+    pub lease: KeptLease,
     /// Unix time at which it was created, in nanoseconds.
     pub created_ns: u64,
     /// Unix time at which it was started, in nanoseconds.
     pub started_ns: u64,
+}
+
+/// Address of an instance in a network of instances, and ports of the machine that lead to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptLease {
+    /// Number of the network; that of the one that there always is is 0.
+    pub network: u32,
+    /// The address, as a number; 0: the instance has no network.
+    pub address: u32,
+    /// Its published ports; of those that there are not the protocol is 0.
+    pub ports: [PublishedPort; MAX_PORTS],
+}
+
+/// A network of instances that somebody has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptNetwork {
+    /// Number of the network; never 0, which is that of the one that there always is.
+    pub number: u32,
+    /// Name of the network, padded with zeroes.
+    pub label: [u8; LABEL_BYTES],
+    /// Address of the supervisor in it, as a number.
+    pub gateway: u32,
+    /// Bits that all its addresses have.
+    pub prefix_len: u32,
+}
+
+fn label_words(label: &[u8; LABEL_BYTES]) -> [u64; LABEL] {
+    let mut words = [0; LABEL];
+    for (word, bytes) in words.iter_mut().zip(label.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
+}
+
+fn label_of(words: &[u64; LABEL]) -> [u8; LABEL_BYTES] {
+    let mut label = [0; LABEL_BYTES];
+    for (bytes, word) in label.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
+    label
+}
+
+impl KeptLease {
+    /// A word for each port; which of them are of UDP says a bit of `is_udp`.
+    fn port_words(&self) -> ([u64; MAX_PORTS], u32) {
+        let (mut words, mut is_udp) = ([0; MAX_PORTS], 0);
+        for (number, (word, port)) in words.iter_mut().zip(&self.ports).enumerate() {
+            if port.protocol != 0 {
+                let inner = u64::from(port.inner);
+                *word = u64::from(port.address) | u64::from(port.port) << 32 | inner << 48;
+                is_udp |= u32::from(port.protocol == PROTOCOL_UDP) << number;
+            }
+        }
+        (words, is_udp)
+    }
+
+    fn ports_of(words: &[u64; MAX_PORTS], is_udp: u32) -> [PublishedPort; MAX_PORTS] {
+        core::array::from_fn(|number| match words[number] {
+            // No port is published at port 0.
+            0 => PublishedPort::default(),
+            word => PublishedPort {
+                address: word as u32,
+                protocol: match is_udp >> number & 1 {
+                    0 => PROTOCOL_TCP,
+                    _ => PROTOCOL_UDP,
+                },
+                port: (word >> 32) as u16,
+                inner: (word >> 48) as u16,
+            },
+        })
+    }
+}
+
+impl KeptNetwork {
+    fn to_words(self) -> [u64; NETWORK_CONTENT] {
+        let mut words = [0; NETWORK_CONTENT];
+        words[0] = self.number.into();
+        words[1] = u64::from(self.gateway) | u64::from(self.prefix_len) << 32;
+        words[2..].copy_from_slice(&label_words(&self.label));
+        words
+    }
+
+    fn from_words(words: &[u64; NETWORK_CONTENT]) -> Option<Self> {
+        let (head, label) = words.split_first_chunk::<2>()?;
+        let network = Self {
+            number: head[0] as u32,
+            label: label_of(label.first_chunk()?),
+            gateway: head[1] as u32,
+            prefix_len: (head[1] >> 32) as u32,
+        };
+        (network.number != 0).then_some(network)
+    }
 }
 
 /// No frame.
@@ -91,7 +198,9 @@ pub const KEPT_SINGLE_THREAD: u32 = 1 << 4;
 impl Record {
     fn to_words(self) -> [u64; CONTENT] {
         let mut words = [0; CONTENT];
-        words[..7].copy_from_slice(&[
+        let (ports, is_udp) = self.lease.port_words();
+        let (head, rest) = words.split_at_mut(HEAD);
+        head.copy_from_slice(&[
             u64::from(self.id) | u64::from(self.flags) << 32,
             self.descriptor,
             self.live,
@@ -99,18 +208,22 @@ impl Record {
             self.network.unwrap_or(NO_FRAME),
             self.created_ns,
             self.started_ns,
+            u64::from(self.lease.address) | u64::from(self.lease.network) << 32,
+            u64::from(self.second_pages) | u64::from(is_udp) << 32,
         ]);
-        for (word, bytes) in words[7..].iter_mut().zip(self.label.as_chunks().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        words[7 + LABEL..].copy_from_slice(&self.places);
+        let (label, rest) = rest.split_at_mut(LABEL);
+        label.copy_from_slice(&label_words(&self.label));
+        let (places, rest) = rest.split_at_mut(MAX_PLACES);
+        places.copy_from_slice(&self.places);
+        rest.copy_from_slice(&ports);
         words
     }
 
     fn from_words(words: &[u64; CONTENT]) -> Option<Self> {
-        let (head, rest) = words.split_first_chunk::<7>()?;
-        let (label, places) = rest.split_first_chunk::<LABEL>()?;
-        let mut record = Self {
+        let (head, rest) = words.split_first_chunk::<HEAD>()?;
+        let (label, rest) = rest.split_first_chunk::<LABEL>()?;
+        let (places, ports) = rest.split_first_chunk::<MAX_PLACES>()?;
+        let record = Self {
             id: head[0] as u32,
             flags: (head[0] >> 32) as u32,
             descriptor: head[1],
@@ -119,12 +232,15 @@ impl Record {
             network: Some(head[4]).filter(|frame| *frame != NO_FRAME),
             created_ns: head[5],
             started_ns: head[6],
-            label: [0; LABEL_BYTES],
-            places: places.try_into().ok()?,
+            label: label_of(label),
+            places: *places,
+            second_pages: head[8] as u32,
+            lease: KeptLease {
+                network: (head[7] >> 32) as u32,
+                address: head[7] as u32,
+                ports: KeptLease::ports_of(ports.first_chunk()?, (head[8] >> 32) as u32),
+            },
         };
-        for (bytes, word) in record.label.as_chunks_mut::<8>().0.iter_mut().zip(label) {
-            *bytes = word.to_le_bytes();
-        }
         (record.id != 0).then_some(record)
     }
 }
@@ -148,29 +264,35 @@ pub enum Place {
 #[derive(Clone, Copy, Debug)]
 pub struct Keep<'a> {
     next_id: &'a AtomicU64,
+    generation: &'a AtomicU64,
     cpus: &'a [AtomicU64],
     granules: &'a [AtomicU64],
     records: &'a [AtomicU64],
+    networks: &'a [AtomicU64],
 }
 
 impl<'a> Keep<'a> {
     /// Words that the notes take where so many granules of memory have a number.
     #[must_use]
     pub const fn words(granules: usize) -> usize {
-        1 + MAX_CPUS + 2 * COPY * RECORDS + granules
+        2 + MAX_CPUS + RECORD * RECORDS + NETWORK * MAX_NETWORKS + granules
     }
 
     /// The notes in words; `None` if there are fewer than notes take at least.
     #[must_use]
     pub fn new(words: &'a [AtomicU64]) -> Option<Self> {
         let (next_id, words) = words.split_first()?;
+        let (generation, words) = words.split_first()?;
         let (cpus, words) = words.split_at_checked(MAX_CPUS)?;
-        let (records, granules) = words.split_at_checked(2 * COPY * RECORDS)?;
+        let (records, words) = words.split_at_checked(RECORD * RECORDS)?;
+        let (networks, granules) = words.split_at_checked(NETWORK * MAX_NETWORKS)?;
         Some(Self {
             next_id,
+            generation,
             cpus,
             granules,
             records,
+            networks,
         })
     }
 
@@ -178,10 +300,10 @@ impl<'a> Keep<'a> {
     pub fn init(&self) {
         let owners = self.cpus.iter().chain(self.granules);
         owners.for_each(|word| word.store(Owner::word(0), Ordering::Relaxed));
-        self.records
-            .iter()
-            .for_each(|word| word.store(0, Ordering::Relaxed));
+        let records = self.records.iter().chain(self.networks);
+        records.for_each(|word| word.store(0, Ordering::Relaxed));
         self.note_id(0);
+        self.note_generation(0);
     }
 
     /// Notes that the instance of a number is made, and so no other one is to have that.
@@ -193,6 +315,19 @@ impl<'a> Keep<'a> {
     #[must_use]
     pub fn last_id(&self) -> Option<u32> {
         let word = self.next_id.load(Ordering::Acquire);
+        (Owner::of(word) != Owner::Unknown).then_some(word as u32)
+    }
+
+    /// Notes that two peers have a generation, and so no others are to have that or one below.
+    pub fn note_generation(&self, generation: u32) {
+        let word = Owner::word(generation);
+        self.generation.store(word, Ordering::Release);
+    }
+
+    /// The highest generation that two peers had; `None` if the word does not prove itself.
+    #[must_use]
+    pub fn last_generation(&self) -> Option<u32> {
+        let word = self.generation.load(Ordering::Acquire);
         (Owner::of(word) != Owner::Unknown).then_some(word as u32)
     }
 
@@ -233,31 +368,13 @@ impl<'a> Keep<'a> {
         self.granules.len() as u64
     }
 
-    fn copies(&self, place: usize) -> [&'a [AtomicU64]; 2] {
-        let first = 2 * COPY * place;
-        [0, 1].map(|copy| &self.records[first + copy * COPY..][..COPY])
+    fn copies(&self, place: usize) -> Copies<'a, CONTENT> {
+        Copies::new(&self.records[RECORD * place..][..RECORD], place)
     }
 
-    /// The sequence number and the content of a copy, if it proves itself.
-    fn read(copy: &[AtomicU64], seed: usize) -> Option<(u64, [u64; CONTENT])> {
-        let check = copy[0].load(Ordering::Acquire);
-        let sequence = copy[1].load(Ordering::Relaxed);
-        let mut content = [0; CONTENT];
-        for (to, from) in content.iter_mut().zip(&copy[2..]) {
-            *to = from.load(Ordering::Relaxed);
-        }
-        (check == check_of(seed, sequence, &content)).then_some((sequence, content))
-    }
-
-    /// The newest copy of a record that proves itself, and which one it is.
-    fn newest(&self, place: usize) -> Option<(usize, u64, [u64; CONTENT])> {
-        let copies = self.copies(place).into_iter().enumerate();
-        copies
-            .filter_map(|(number, copy)| {
-                let (sequence, content) = Self::read(copy, 2 * place + number)?;
-                Some((number, sequence, content))
-            })
-            .max_by_key(|(_, sequence, _)| *sequence)
+    fn network_copies(&self, place: usize) -> Copies<'a, NETWORK_CONTENT> {
+        let words = &self.networks[NETWORK * place..][..NETWORK];
+        Copies::new(words, FIRST_NETWORK + place)
     }
 
     /// Looks at the place of that number.
@@ -266,45 +383,23 @@ impl<'a> Keep<'a> {
     /// If it is not below [`RECORDS`].
     #[must_use]
     pub fn place(&self, place: usize) -> Place {
-        match self.newest(place) {
-            Some((_, _, content)) if content[0] as u32 == 0 => Place::Free,
-            Some((_, _, content)) => Record::from_words(&content).map_or(Place::Bad, Place::Record),
-            // Never written.
-            None => {
-                let mut words = self.copies(place).into_iter().flatten();
-                let is_new = words.all(|word| word.load(Ordering::Relaxed) == 0);
-                if is_new { Place::Free } else { Place::Bad }
-            }
+        let copies = self.copies(place);
+        match copies.content() {
+            Some(content) if content[0] as u32 == 0 => Place::Free,
+            Some(content) => Record::from_words(&content).map_or(Place::Bad, Place::Record),
+            None if copies.are_new() => Place::Free,
+            None => Place::Bad,
         }
     }
 
-    /// Writes a record, or that there is none, over the older copy, and then over the other one:
-    /// whoever looks at whatever moment finds the record of before, or this one, and afterwards one
-    /// copy is enough. One writer at a time for each place.
+    /// Writes a record, or that there is none: whoever looks at whatever moment finds the record of
+    /// before, or this one. One writer at a time for each place.
     ///
     /// # Panics
     /// If the place's number is not below [`RECORDS`].
     pub fn write(&self, place: usize, record: Option<&Record>) {
         let content = record.map_or([0; CONTENT], |record| record.to_words());
-        let (number, sequence) = match self.newest(place) {
-            Some((newest, sequence, _)) => (1 - newest, sequence.wrapping_add(1)),
-            None => (0, 1),
-        };
-        self.write_copy(place, number, sequence, &content);
-        self.write_copy(place, 1 - number, sequence.wrapping_add(1), &content);
-    }
-
-    fn write_copy(&self, place: usize, number: usize, sequence: u64, content: &[u64; CONTENT]) {
-        let copy = self.copies(place)[number];
-        let seed = 2 * place + number;
-        // Half written it is none.
-        copy[0].store(!check_of(seed, sequence, content), Ordering::Relaxed);
-        fence(Ordering::Release);
-        copy[1].store(sequence, Ordering::Relaxed);
-        for (to, from) in copy[2..].iter().zip(content) {
-            to.store(*from, Ordering::Relaxed);
-        }
-        copy[0].store(check_of(seed, sequence, content), Ordering::Release);
+        self.copies(place).write(&content);
     }
 
     /// Damages a copy of the record of a place, for tests of what comes then.
@@ -312,7 +407,41 @@ impl<'a> Keep<'a> {
     /// # Panics
     /// If the place's number is not below [`RECORDS`], or there are not so many copies.
     pub fn damage(&self, place: usize, copy: usize) {
-        self.copies(place)[copy][4].fetch_xor(0x10, Ordering::Relaxed);
+        self.copies(place).damage(copy);
+    }
+
+    /// All networks that are noted. One whose record was written over is none.
+    pub fn networks(&self) -> impl Iterator<Item = KeptNetwork> + use<'a> {
+        let this = *self;
+        (0..MAX_NETWORKS).filter_map(move |place| {
+            let content = this.network_copies(place).content()?;
+            KeptNetwork::from_words(&content)
+        })
+    }
+
+    /// Notes a network. False if there are [`MAX_NETWORKS`]. One writer at a time.
+    #[must_use]
+    pub fn note_network(&self, network: &KeptNetwork) -> bool {
+        let is_free = |place: &usize| {
+            let content = self.network_copies(*place).content();
+            content.is_none_or(|content| KeptNetwork::from_words(&content).is_none())
+        };
+        let place = (0..MAX_NETWORKS).find(is_free);
+        place.is_some_and(|place| {
+            self.network_copies(place).write(&network.to_words());
+            true
+        })
+    }
+
+    /// Notes that there is no network of that number any more. One writer at a time.
+    pub fn forget_network(&self, number: u32) {
+        for place in 0..MAX_NETWORKS {
+            let copies = self.network_copies(place);
+            let kept = copies.content().and_then(|w| KeptNetwork::from_words(&w));
+            if kept.is_some_and(|kept| kept.number == number) {
+                copies.write(&[0; NETWORK_CONTENT]);
+            }
+        }
     }
 
     /// All places with records.
@@ -335,12 +464,6 @@ impl<'a> Keep<'a> {
     pub fn has_bad_record(&self) -> bool {
         (0..RECORDS).any(|place| self.place(place) == Place::Bad)
     }
-}
-
-/// Check of a copy at its place: one word that was changed changes it, and so does one that was
-/// moved.
-fn check_of(seed: usize, sequence: u64, content: &[u64; CONTENT]) -> u64 {
-    check(content.iter().copied().chain([sequence, seed as u64]))
 }
 
 /// Check of words in a row: FNV-1a by whole words, with the upper bits folded in each time. It

@@ -2,21 +2,26 @@
 //!
 //! The guard finds CPUs and memory; here each gets its record, its name and its logs again. What
 //! only the old kernel knew is gone: what was in the logs, who waited or read, restarts and their
-//! reasons.
+//! reasons, what went through a network.
 
 use abi::dev::{self, Status};
 use guard::BootToken;
 use guard::partition::{self, Adopted};
 
-use crate::TABLE;
 use crate::instance::Instance;
 use crate::label::Label;
+use crate::peers::Names;
+use crate::{TABLE, network, peers};
 
 /// Takes all of them over. Once, before there is a device to make instances with.
 pub(crate) fn adopt(boot: &BootToken) {
+    network::adopt_networks();
     let last = partition::adopt_all(boot, adopt_one);
-    let mut table = TABLE.lock();
-    table.next_id = table.next_id.max(last.saturating_add(1));
+    {
+        let mut table = TABLE.lock();
+        table.next_id = table.next_id.max(last.saturating_add(1));
+    }
+    peers::adopt();
 }
 
 #[inline(never)]
@@ -24,7 +29,7 @@ fn adopt_one(adopted: Adopted) {
     let Adopted {
         partition,
         note,
-        misfit,
+        mut misfit,
     } = adopted;
     let id = partition.id();
     let mut status: Status = dev::zeroed();
@@ -34,7 +39,19 @@ fn adopt_one(adopted: Adopted) {
     status.mem = partition.memory_bytes();
     (status.created_ns, status.started_ns) = (note.created_ns, note.started_ns);
     let label = label_of(&note.label, id);
-    let instance = Instance::adopted(label, partition, status, &note, misfit);
+    let names = Names::from_command_line(partition.named()).unwrap_or_else(|| {
+        misfit = misfit.or(Some("the names of its peers do not hold"));
+        Names::default()
+    });
+    let lease = partition.network().and_then(|pages| {
+        let lease = network::adopt_lease(id, &note.lease, pages, &mut status);
+        if lease.is_none() {
+            misfit = misfit.or(Some("its network is not there any more"));
+        }
+        lease
+    });
+    let attached = (lease, names);
+    let instance = Instance::adopted(label, partition, status, &note, misfit, attached);
     let Ok(instance) = instance else {
         // Dropped, it is ended, and what does not come back at once is in quarantine.
         log::error!("no memory to look after instance {id} ({label}): it ends");

@@ -23,6 +23,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ::devices::Domain;
 use abi::dev::{self, Status};
 use abi::errno::Errno;
+use abi::keep::KeptLease;
 use abi::layout::PAGE_SIZE;
 use abi::msg::{self, Message};
 use abi::window::{KLOG_BYTES, STREAM_BYTES, State};
@@ -262,6 +263,11 @@ impl Instance {
         status.start_to_user_ns != 0 || status.state > dev::STATE_RUNNING
     }
 
+    /// True when its CPUs are to be taken away, or are being.
+    pub(crate) fn is_halted(&self) -> bool {
+        self.halt_wanted.load(Ordering::Acquire)
+    }
+
     /// True when it will not run (any more).
     pub(crate) fn has_ended(&self) -> bool {
         lock_briefly(&self.record).status.state > dev::STATE_RUNNING
@@ -312,6 +318,10 @@ impl Instance {
                 stop_when_hung: self.on_hang == OnHang::Stop,
                 created_ns: record.status.created_ns,
                 started_ns: timer::wall_ns(),
+                lease: self
+                    .network
+                    .as_ref()
+                    .map_or_else(KeptLease::default, |lease| lease.kept(&record.status)),
             });
             partition.start().map_err(|error| {
                 record.status.set_detail(&format!("{error}"));

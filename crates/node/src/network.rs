@@ -14,14 +14,15 @@ use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::dev::{self, NetworkCounters, PublishedPort};
+use abi::dev::{self, NetworkCounters, PublishedPort, Status};
 use abi::errno::Errno;
+use abi::keep::KeptLease;
 use abi::network::{Subnet, mac_of};
 use guard::partition::NetworkPages;
 use ip::nat::Protocol;
 use net::inet::Host;
 use net::{Frame, FrameLost, NetDevice};
-pub(crate) use networks::{AddRefused, add, info, remove};
+pub(crate) use networks::{AddRefused, add, adopt_networks, info, remove};
 use switch::{AddError, Port, Source, Switch, Verdict};
 use task::{Event, Mutex, Once};
 use virtio::net::{Collected, Server, Stopped};
@@ -104,6 +105,15 @@ impl Lease {
     /// # Errors
     /// Why not; nothing was changed.
     pub(crate) fn publish(&self, port: &PublishedPort) -> fs::Result<()> {
+        self.publish_by(port, Host::publish)
+    }
+
+    /// Does so in one of two ways.
+    fn publish_by(
+        &self,
+        port: &PublishedPort,
+        publish: fn(&Host, Protocol, SocketAddrV4, SocketAddrV4, u64) -> fs::Result<()>,
+    ) -> fs::Result<()> {
         let protocol = match port.protocol {
             dev::PROTOCOL_TCP => Protocol::Tcp,
             dev::PROTOCOL_UDP => Protocol::Udp,
@@ -112,7 +122,19 @@ impl Lease {
         let host = HOST.get().ok_or(Errno::ENETDOWN)?;
         let at = SocketAddrV4::new(Ipv4Addr::from_bits(port.address), port.port);
         let to = SocketAddrV4::new(self.address, port.inner);
-        host.publish(protocol, at, to, self.number.into())
+        publish(host, protocol, at, to, self.number.into())
+    }
+
+    /// The address for a supervisor that starts again, with the ports that a status says.
+    pub(crate) fn kept(&self, status: &Status) -> KeptLease {
+        let mut kept = KeptLease {
+            network: self.network,
+            address: self.address.to_bits(),
+            ..KeptLease::default()
+        };
+        let ports = status.ports();
+        kept.ports[..ports.len()].copy_from_slice(ports);
+        kept
     }
 
     /// Gives address and port back, and takes back what was published. The card's pages are let go
@@ -197,10 +219,19 @@ pub(crate) fn look() {
 /// Nothing was changed: [`Refused`].
 pub(crate) fn lease(number: u32, label: Label, wanted: Option<Ipv4Addr>) -> Result<Lease, Refused> {
     networks::ensure(label)?;
+    lease_of(number, wanted, |network| network.label == label)
+}
+
+/// Does so in the network for which `is_meant` is true.
+fn lease_of(
+    number: u32,
+    wanted: Option<Ipv4Addr>,
+    is_meant: impl Fn(&Network) -> bool,
+) -> Result<Lease, Refused> {
     let mut bridge = BRIDGE.lock();
     bridge.remove_gone();
     let mut networks = bridge.networks.iter_mut();
-    let network = networks.find(|one| one.label == label);
+    let network = networks.find(|one| is_meant(one));
     let network = network.ok_or(Refused::Unknown)?;
     let port = Arc::<PortState>::default();
     let card = Card {
@@ -213,7 +244,7 @@ pub(crate) fn lease(number: u32, label: Label, wanted: Option<Ipv4Addr>) -> Resu
         Ok(address) => Ok(Lease {
             number,
             network: network.number,
-            label,
+            label: network.label,
             subnet: network.switch.subnet(),
             address,
             port,
@@ -232,6 +263,42 @@ pub(crate) fn attach(number: u32, pages: NetworkPages) {
         let mac = mac_of(port.address());
         port.value.server = Some(Server::new(pages, mac));
     }
+}
+
+/// Gives an instance of the supervisor before this one the address that it had, the ports that lead
+/// there, and its card, and has its status say so; `None` if there is no such network, or no
+/// memory.
+pub(crate) fn adopt_lease(
+    number: u32,
+    kept: &KeptLease,
+    pages: NetworkPages,
+    status: &mut Status,
+) -> Option<Lease> {
+    let address = Ipv4Addr::from_bits(kept.address);
+    networks::ensure_number(kept.network);
+    let lease = lease_of(number, Some(address), |one| one.number == kept.network).ok()?;
+    if let Some(port) = BRIDGE.lock().port(number) {
+        port.value.server = Some(Server::adopted(pages, mac_of(address)));
+        // To be told that it is to reset its card.
+        port.value.is_touched = true;
+    }
+    (status.address, status.network_label) = (kept.address, lease.label.0);
+    let ports = kept.ports.iter().filter(|port| port.protocol != 0);
+    for (port, place) in ports.zip(&mut status.ports) {
+        match lease.publish_by(port, Host::publish_ahead) {
+            Ok(()) => {
+                *place = *port;
+                status.port_count += 1;
+            }
+            Err(errno) => {
+                log::error!(
+                    "instance {number}: port {} leads there no more: {errno}",
+                    port.port
+                );
+            }
+        }
+    }
+    Some(lease)
 }
 
 /// The supervisor's end of its interface to the network of this number.

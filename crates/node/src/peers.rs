@@ -15,7 +15,7 @@ use abi::messages::{
     self, COMMAND_LINE, GROUPS_COMMAND_LINE, MAX_GROUPS, MAX_NAMES, MEMBER_PLACES, Peer, is_group,
 };
 use fs::Result;
-use guard::partition::{Offer, Partition};
+use guard::partition::{self, Offer, Partition, PeerPages, note_generation};
 use task::{Mutex, MutexGuard};
 
 use crate::instance::Instance;
@@ -26,11 +26,11 @@ static PAIRING: Mutex<()> = Mutex::new(());
 /// The next generation; 0: there are no more.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
-/// A generation that no other two peers have or had.
+/// A generation that no other two peers have or had. By who holds [`PAIRING`].
 fn new_generation() -> Option<u32> {
     let next = |now: u32| (now != 0).then(|| now.wrapping_add(1));
     let taken = GENERATION.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-    taken.ok()
+    taken.ok().inspect(|taken| note_generation(*taken))
 }
 
 /// Names that an instance was created with, of peers and of groups.
@@ -58,7 +58,25 @@ fn plain<const N: usize>(fields: &[[u8; LABEL_BYTES]; N]) -> Option<[Option<Labe
     Some(names)
 }
 
+/// The names that a word on a command line has, with commas; `None` if one of them cannot be.
+fn listed<const N: usize>(word: &str) -> Option<[Option<Label>; N]> {
+    let mut fields = [[0; LABEL_BYTES]; N];
+    for (number, name) in word.split_terminator(',').enumerate() {
+        *fields.get_mut(number)? = dev::field(name).filter(|_| !name.is_empty())?;
+    }
+    plain(&fields)
+}
+
 impl Names {
+    /// The names on the command line of an instance's kernel ([`Partition::named`]); `None` if one
+    /// of them cannot be.
+    pub(crate) fn from_command_line([peers, groups]: [&str; 2]) -> Option<Self> {
+        Some(Self {
+            peers: listed(peers)?,
+            groups: listed(groups)?,
+        })
+    }
+
     /// The names in a call, for an instance of a name; `None` if one of them cannot be.
     pub(crate) fn new(
         peers: &[[u8; LABEL_BYTES]; MAX_NAMES],
@@ -310,6 +328,63 @@ pub(crate) fn part_from(instance: &Instance) {
     crate::request();
 }
 
+/// Goes on where the supervisor before this one has ended, when all its instances were adopted:
+/// what was peers is, whoever was to be told of a peer is told, and whose peer is gone, too.
+pub(crate) fn adopt() {
+    let _alone = PAIRING.lock();
+    // Without knowing which there were there are no more.
+    let next = partition::last_generation().map_or(0, |last| last.wrapping_add(1));
+    GENERATION.store(next, Ordering::Relaxed);
+    for instance in crate::active_instances().filter(|one| !one.peer_names().is_empty()) {
+        let mut from = 0;
+        let next = |from| instance.with_partition(|partition| partition.next_peer(from));
+        while let Some(Some((peer, pages))) = next(from) {
+            from = peer.place + 1;
+            if !is_mutual(&instance, peer, &pages) {
+                instance.with_partition(|partition| partition.leave_peer(peer.place));
+            }
+        }
+    }
+}
+
+/// Has an instance that is the peer of another be told of that, if it was not. False if it is not
+/// there, or has another peer.
+fn is_mutual(instance: &Instance, peer: Peer, pages: &PeerPages) -> bool {
+    let other = crate::active_instance(peer.instance);
+    let Some(other) = other.filter(|other| !other.is_halted()) else {
+        return false;
+    };
+    let there = other.with_partition(|partition| partition.place_of(pages));
+    let Some(Some((place, theirs))) = there else {
+        return false;
+    };
+    if let Some(theirs) = theirs {
+        return theirs.instance == instance.id() && theirs.generation == peer.generation;
+    }
+    let name = match is_group(peer.name) {
+        false => other.peer_names().number_of_peer(instance.label()),
+        true => {
+            let mut groups = instance.peer_names().groups();
+            let own = groups.find(|(number, _)| *number == peer.name);
+            own.and_then(|(_, group)| other.peer_names().number_of_group(group))
+        }
+    };
+    let doorbell = instance.with_partition(|partition| partition.doorbell_apic_id());
+    let (Some(name), Some(Some(apic_id))) = (name, doorbell) else {
+        return false;
+    };
+    let instance = instance.id();
+    let theirs = Peer {
+        place,
+        name,
+        instance,
+        apic_id,
+        generation: peer.generation,
+    };
+    other.with_partition(|partition| partition.complete_peer(theirs));
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,6 +421,34 @@ mod tests {
         assert!(!alone.is_empty() && alone.places() == messages::MAX_PLACES);
         assert!(names_and(&[], &["g", "g"]).is_none());
         assert!(names_and(&[], &["a/b"]).is_none());
+    }
+
+    #[test]
+    fn names_are_read_back_from_a_command_line() {
+        let most: Vec<String> = (0..MAX_NAMES).map(|n| format!("peer-{n}")).collect();
+        let most: Vec<&str> = most.iter().map(String::as_str).collect();
+        let groups = ["g", "h", "i", "own"];
+        for (peers, groups) in [
+            (&[][..], &[][..]),
+            (&["a"], &[]),
+            (&[], &["g"]),
+            (&most, &groups),
+        ] {
+            let made = names_and(peers, groups).unwrap();
+            let line = made.command_line();
+            let word = |key| guard_word(&line, key);
+            let read = Names::from_command_line([word("peers"), word("groups")]).unwrap();
+            assert_eq!((read.peers, read.groups), (made.peers, made.groups));
+        }
+        for bad in ["a,", ",a", "a,,b", "a,a", "a/b", "1,2,3,4,5,6,7,8,9"] {
+            let is_read = Names::from_command_line([bad, ""]).is_some();
+            assert_eq!(is_read, bad == "a,", "{bad}");
+        }
+    }
+
+    fn guard_word<'a>(line: &'a str, key: &str) -> &'a str {
+        let mut words = line.split(' ').filter_map(|word| word.split_once('='));
+        words.find(|(one, _)| *one == key).map_or("", |word| word.1)
     }
 
     #[test]

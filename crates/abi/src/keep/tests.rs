@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use super::*;
 
 const GRANULES: usize = 40;
+/// Words of one copy of a record.
+const COPY: usize = RECORD / 2;
 
 fn memory() -> Vec<AtomicU64> {
     (0..Keep::words(GRANULES))
@@ -27,6 +29,31 @@ fn record(id: u32) -> Record {
         places: core::array::from_fn(|place| u64::from(id) + place as u64),
         created_ns: u64::from(id) << 40,
         started_ns: u64::MAX - u64::from(id),
+        second_pages: !id,
+        lease: KeptLease {
+            network: id.wrapping_mul(3),
+            address: id.wrapping_mul(5),
+            ports: core::array::from_fn(|number| match number as u32 % 3 {
+                0 => PublishedPort::default(),
+                kind => PublishedPort {
+                    address: id.wrapping_mul(kind),
+                    protocol: [PROTOCOL_TCP, PROTOCOL_UDP][kind as usize - 1],
+                    port: 1 + number as u16,
+                    inner: id as u16,
+                },
+            }),
+        },
+    }
+}
+
+fn network(number: u32) -> KeptNetwork {
+    let mut label = [0; LABEL_BYTES];
+    label[60..].copy_from_slice(&number.to_le_bytes());
+    KeptNetwork {
+        number,
+        label,
+        gateway: number.wrapping_mul(7),
+        prefix_len: 8 + number % 20,
     }
 }
 
@@ -35,8 +62,11 @@ fn record(id: u32) -> Record {
 fn write_partly(keep: &Keep<'_>, memory: &[AtomicU64], place: usize, new: &Record, stores: usize) {
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
     let before: Vec<u64> = memory.iter().map(load).collect();
-    let first = 1 + MAX_CPUS + 2 * COPY * place;
-    let newest = keep.newest(place).map_or(1, |(newest, _, _)| newest);
+    let first = 2 + MAX_CPUS + RECORD * place;
+    let newest = keep
+        .copies(place)
+        .newest()
+        .map_or(1, |(newest, _, _)| newest);
     keep.write(place, Some(new));
     let after: Vec<u64> = memory.iter().map(load).collect();
     for (turn, copy) in [1 - newest, newest].into_iter().enumerate() {
@@ -60,9 +90,10 @@ fn new_notes_know_nobody() {
     let memory = memory();
     let keep = Keep::new(&memory).unwrap();
     assert_eq!(keep.cpu(0), Owner::Unknown, "zeroes say nothing");
-    assert_eq!(keep.last_id(), None);
+    assert_eq!((keep.last_id(), keep.last_generation()), (None, None));
     keep.init();
-    assert_eq!(keep.last_id(), Some(0));
+    assert_eq!((keep.last_id(), keep.last_generation()), (Some(0), Some(0)));
+    assert_eq!(keep.networks().count(), 0);
     assert!((0..MAX_CPUS).all(|slot| keep.cpu(slot) == Owner::Supervisor));
     assert!((0..GRANULES as u64).all(|granule| keep.granule(granule) == Owner::Supervisor));
     assert_eq!(keep.granule(GRANULES as u64), Owner::Unknown);
@@ -111,6 +142,54 @@ fn two_damaged_copies_are_no_record() {
     assert_eq!((keep.place(0), keep.has_bad_record()), (Place::Bad, true));
 }
 
+#[test]
+fn networks_are_noted_until_they_are_forgotten() {
+    let memory = memory();
+    let keep = Keep::new(&memory).unwrap();
+    keep.init();
+    let most = MAX_NETWORKS as u32;
+    assert!((1..=most).all(|number| keep.note_network(&network(number))));
+    assert!(!keep.note_network(&network(99)), "there is no room");
+    keep.forget_network(7);
+    keep.forget_network(70);
+    assert!(keep.note_network(&network(99)));
+    let mut numbers: Vec<u32> = keep.networks().map(|known| known.number).collect();
+    numbers.sort_unstable();
+    let wanted: Vec<u32> = (1..=most).filter(|n| *n != 7).chain([99]).collect();
+    assert_eq!(numbers, wanted);
+    assert!(keep.networks().all(|known| known == network(known.number)));
+}
+
+#[test]
+fn a_network_is_known_by_one_copy_and_its_place_is_free_without_any() {
+    let memory = memory();
+    let keep = Keep::new(&memory).unwrap();
+    keep.init();
+    assert!(keep.note_network(&network(1)) && keep.note_network(&network(2)));
+    keep.network_copies(0).damage(0);
+    assert_eq!(keep.networks().next(), Some(network(1)));
+    keep.network_copies(0).damage(1);
+    assert_eq!(keep.networks().collect::<Vec<_>>(), [network(2)]);
+    assert!(keep.note_network(&network(3)));
+    assert_eq!(keep.networks().next(), Some(network(3)));
+}
+
+#[test]
+fn what_stands_at_another_place_is_no_record() {
+    let memory = memory();
+    let keep = Keep::new(&memory).unwrap();
+    keep.init();
+    keep.write(0, Some(&record(1)));
+    for word in 0..RECORD {
+        let value = memory[2 + MAX_CPUS + word].load(Ordering::Relaxed);
+        memory[2 + MAX_CPUS + RECORD + word].store(value, Ordering::Relaxed);
+    }
+    assert_eq!(
+        (keep.place(0), keep.place(1)),
+        (Place::Record(record(1)), Place::Bad)
+    );
+}
+
 /// A step that changes the notes.
 #[derive(Clone, Debug)]
 enum Step {
@@ -118,6 +197,7 @@ enum Step {
     Cpu(usize, u32),
     Granule(u64, u32),
     Id(u32),
+    Generation(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -126,6 +206,7 @@ fn step() -> impl Strategy<Value = Step> {
         (0..MAX_CPUS, any::<u32>()).prop_map(|(slot, id)| Step::Cpu(slot, id)),
         (0..GRANULES as u64, any::<u32>()).prop_map(|(granule, id)| Step::Granule(granule, id)),
         any::<u32>().prop_map(Step::Id),
+        any::<u32>().prop_map(Step::Generation),
     ]
 }
 
@@ -144,8 +225,9 @@ proptest! {
         let memory = memory();
         let keep = Keep::new(&memory).unwrap();
         keep.init();
-        let (mut places, mut cpus, mut granules, mut last) =
-            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), 0);
+        let (mut places, mut cpus, mut granules) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut last, mut generation) = (0, 0);
         for step in steps {
             match step {
                 Step::Write(place, id) => {
@@ -164,9 +246,14 @@ proptest! {
                     keep.note_id(id);
                     last = id;
                 }
+                Step::Generation(number) => {
+                    keep.note_generation(number);
+                    generation = number;
+                }
             }
         }
         prop_assert_eq!(keep.last_id(), Some(last));
+        prop_assert_eq!(keep.last_generation(), Some(generation));
         for place in 0..4 {
             let wanted = match places.get(&place).copied().flatten() {
                 Some(id) => Place::Record(record(id)),
@@ -196,9 +283,13 @@ proptest! {
         (0..MAX_CPUS).for_each(|slot| keep.set_cpu(slot, slot as u32 + 1));
         (0..GRANULES as u64).for_each(|granule| keep.set_granule(granule, granule as u32 + 1));
         keep.note_id(9);
+        keep.note_generation(10);
+        (1..=MAX_NETWORKS as u32).for_each(|number| assert!(keep.note_network(&network(number))));
         let was = memory[at].swap(to, Ordering::Relaxed);
         prop_assume!(was != to && to as u32 != !((to >> 32) as u32));
         prop_assert!(keep.last_id().is_none_or(|id| id == 9));
+        prop_assert!(keep.last_generation().is_none_or(|generation| generation == 10));
+        prop_assert!((1..).map(network).take(MAX_NETWORKS).eq(keep.networks()));
         for slot in 0..MAX_CPUS {
             let found = keep.cpu(slot);
             prop_assert!(found == Owner::Unknown || found == Owner::Instance(slot as u32 + 1));

@@ -11,22 +11,21 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::descriptor::{
-    self, CpuEntry, Descriptor, FLAG_GROUPS, FLAG_NETWORK, FLAG_PEERS, LABEL_BYTES,
-};
+use abi::descriptor::{self, CpuEntry, Descriptor, FLAG_GROUPS, FLAG_PEERS, LABEL_BYTES};
 use abi::keep::{
     KEPT_CHANGING, KEPT_SHARES, KEPT_SINGLE_THREAD, KEPT_STOP_WHEN_HUNG, KEPT_UNWATCHED, Keep,
-    NO_FRAME, Owner, Record,
+    KeptLease, KeptNetwork, NO_FRAME, Owner, Record,
 };
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE};
 use abi::live::{self, Answer, Entry, Verdict};
-use abi::messages::MAX_PLACES;
+use abi::messages::{self, MAX_PLACES, Peer};
 use ring::epoch::{Copied, Table};
 use ring::mailbox::Publisher;
 
 use super::functions::Functions;
+use super::grow::Pending;
 use super::network::{self, NetworkPages};
-use super::peers::{self, Places};
+use super::peers::{self, AdoptedPages, Pages, Places};
 use super::recovery::Recovery;
 use super::watch::Watch;
 use super::{
@@ -38,7 +37,7 @@ use crate::mem::frame::Frame;
 use crate::mem::grant::Granules;
 use crate::mem::heap::try_zeroed_box;
 use crate::mem::phys::{self, PhysAddr};
-use crate::{BootToken, faults, keep, park};
+use crate::{BootToken, faults, keep, park, role};
 
 /// Facts about an instance for a supervisor that starts again, beside what the instance has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +52,8 @@ pub struct Note {
     pub created_ns: u64,
     /// Unix time at which it was started, in nanoseconds.
     pub started_ns: u64,
+    /// Its address in a network of instances, and the ports that lead there.
+    pub lease: KeptLease,
 }
 
 impl Default for Note {
@@ -63,6 +64,7 @@ impl Default for Note {
             stop_when_hung: false,
             created_ns: 0,
             started_ns: 0,
+            lease: KeptLease::default(),
         }
     }
 }
@@ -123,9 +125,10 @@ impl Partition {
         let (Some(KeptRecord(place)), Some(notes)) = (&shared.record, keep::notes()) else {
             return;
         };
-        let mut places = [NO_FRAME; MAX_PLACES];
-        for (to, [first, second]) in places.iter_mut().zip(shared.places.mapped()) {
-            *to = first.0.min(second.0);
+        let (mut places, mut second_pages) = ([NO_FRAME; MAX_PLACES], 0);
+        for (number, [own, other]) in shared.places.mapped().enumerate() {
+            places[number] = own.0.min(other.0);
+            second_pages |= u32::from(other < own) << number;
         }
         let record = Record {
             id: self.id,
@@ -136,6 +139,8 @@ impl Partition {
             window: shared.window.first().0,
             network: shared.network.as_ref().map(|pages| pages.first().0),
             places,
+            second_pages,
+            lease: self.note.lease,
             created_ns: self.note.created_ns,
             started_ns: self.note.started_ns,
         };
@@ -202,9 +207,10 @@ pub fn adopt_all(_: &BootToken, mut each: impl FnMut(Adopted)) -> u32 {
     );
     assert!(quarantine::reserve(), "no memory to adopt instances");
     let mut last = notes.last_id().unwrap_or(0);
+    let mut pages = AdoptedPages::default();
     for (place, record) in notes.records() {
         last = last.max(record.id);
-        match adopt(&notes, place, &record) {
+        match adopt(&notes, place, &record, &mut pages) {
             Some(adopted) => each(adopted),
             None => notes.write(place, None),
         }
@@ -225,6 +231,39 @@ pub fn note_last_id(id: u32) {
     if let Some(notes) = keep::notes() {
         notes.note_id(id);
     }
+}
+
+/// Notes that two peers get a generation: no others get that or one below, whatever becomes of this
+/// kernel.
+pub fn note_generation(generation: u32) {
+    if let Some(notes) = keep::notes() {
+        notes.note_generation(generation);
+    }
+}
+
+/// The highest generation that two peers had; `None` if nobody knows.
+#[must_use]
+pub fn last_generation() -> Option<u32> {
+    keep::notes().map_or(Some(0), |notes| notes.last_generation())
+}
+
+/// Notes a network of instances; one call at a time. False if there is no room for that.
+#[must_use]
+pub fn note_network(network: &KeptNetwork) -> bool {
+    keep::notes().is_none_or(|notes| notes.note_network(network))
+}
+
+/// Notes that there is no network of that number any more; one call at a time.
+pub fn forget_network(number: u32) {
+    if let Some(notes) = keep::notes() {
+        notes.forget_network(number);
+    }
+}
+
+/// Networks that the supervisor before this one had, but for the one that there always is.
+pub fn kept_networks() -> impl Iterator<Item = KeptNetwork> {
+    let notes = keep::notes();
+    notes.into_iter().flat_map(|notes| notes.networks())
 }
 
 /// The supervisor looks after its instances: should it panic now, that is the first time.
@@ -280,7 +319,12 @@ fn is_recorded(notes: &Keep<'_>, id: u32) -> bool {
 
 /// Takes one instance over; `None` if none of its CPUs was ever sent to it, or all are back, so
 /// that there is nothing left of it.
-fn adopt(notes: &Keep<'static>, place: usize, record: &Record) -> Option<Adopted> {
+fn adopt(
+    notes: &Keep<'static>,
+    place: usize,
+    record: &Record,
+    pages: &mut AdoptedPages,
+) -> Option<Adopted> {
     let id = record.id;
     let granules = 0..notes.granules();
     let owned = granules.filter(|granule| notes.granule(*granule) == Owner::Instance(id));
@@ -299,7 +343,7 @@ fn adopt(notes: &Keep<'static>, place: usize, record: &Record) -> Option<Adopted
             unsafe { donate(frames) };
         }
         // SAFETY: likewise; each block once, and the record goes before anything else is noted.
-        drop(unsafe { blocks(record, None) });
+        drop(unsafe { blocks(record, None, pages) });
         return None;
     }
 
@@ -312,7 +356,7 @@ fn adopt(notes: &Keep<'static>, place: usize, record: &Record) -> Option<Adopted
     }
     // SAFETY: the record's blocks were not given to the allocator, and this is the only time that
     // they are adopted.
-    let shared = unsafe { blocks(record, Some(KeptRecord(place))) };
+    let shared = unsafe { blocks(record, Some(KeptRecord(place)), pages) };
     let mut staged = try_zeroed_box::<Descriptor>().expect("no memory to adopt an instance");
     // SAFETY: a block of that size, which nobody but a supervisor writes to; any bytes are a
     // descriptor.
@@ -347,12 +391,17 @@ fn adopt(notes: &Keep<'static>, place: usize, record: &Record) -> Option<Adopted
             stop_when_hung: record.flags & KEPT_STOP_WHEN_HUNG != 0,
             created_ns: record.created_ns,
             started_ns: record.started_ns,
+            lease: record.lease,
         },
     };
     let listed = partition.listed(record, &firsts, is_sent);
     let misfit = listed.as_ref().err().copied();
-    let (entries, firsts) = match listed {
-        Ok(Listed { cpus, granules }) => (cpus, granules),
+    let (entries, firsts, told) = match listed {
+        Ok(Listed {
+            cpus,
+            granules,
+            told,
+        }) => (cpus, granules, told),
         // All that it may have, in whatever order: it is ended.
         Err(_) => {
             let slots = (0..cpus().len()).filter(|slot| is_sent(*slot));
@@ -364,7 +413,7 @@ fn adopt(notes: &Keep<'static>, place: usize, record: &Record) -> Option<Adopted
             let room = entries.try_reserve_exact(descriptor::MAX_CPUS);
             room.expect("no memory to adopt an instance");
             entries.extend(slots.map(entry));
-            (entries, firsts)
+            (entries, firsts, None)
         }
     };
     // Those that were not sent yet are, when the instance asks for them.
@@ -376,6 +425,17 @@ fn adopt(notes: &Keep<'static>, place: usize, record: &Record) -> Option<Adopted
     let memory = unsafe { Granules::adopt(&firsts) };
     partition.memory = Some(memory.expect("no memory to adopt an instance"));
     partition.pause = partition.window().orders.pause.load(Ordering::Acquire);
+    if let Some(Told {
+        peers,
+        unanswered: Some(epoch),
+    }) = &told
+    {
+        partition.places_mut().adopt(peers, false);
+        let (cpus, bytes) = (partition.cpus.len(), partition.memory_bytes());
+        partition.pending = Some(Pending::of_peers(*epoch, cpus, bytes));
+    } else if let Some(Told { peers, .. }) = &told {
+        partition.places_mut().adopt(peers, true);
+    }
     Some(Adopted {
         note: partition.note,
         partition,
@@ -387,7 +447,11 @@ fn adopt(notes: &Keep<'static>, place: usize, record: &Record) -> Option<Adopted
 ///
 /// # Safety
 /// They are the supervisor's memory and in nobody's hands but the instance's.
-unsafe fn blocks(record: &Record, kept: Option<KeptRecord>) -> SharedPages {
+unsafe fn blocks(
+    record: &Record,
+    kept: Option<KeptRecord>,
+    pages: &mut AdoptedPages,
+) -> SharedPages {
     // SAFETY: by the caller's promise.
     let block = |first, order| unsafe { Block::from_raw(Frame(first), order) };
     SharedPages {
@@ -399,15 +463,25 @@ unsafe fn blocks(record: &Record, kept: Option<KeptRecord>) -> SharedPages {
         network: record
             .network
             .map(|first| unsafe { NetworkPages::adopt(Frame(first)) }),
-        // Two instances may have the same: they stay out of use.
-        places: Places::default(),
+        places: Places::adopted(&record.places, record.second_pages, |first| {
+            // SAFETY: likewise; two instances that have the same get them from one list.
+            pages.get(first, || unsafe { Pages::adopted(first) })
+        }),
     }
 }
 
-/// CPUs and granules that an instance has, in its order.
+/// CPUs and granules that an instance has, in its order, and whom it was told of.
 struct Listed {
     cpus: Vec<CpuEntry>,
     granules: Vec<Frame>,
+    told: Option<Told>,
+}
+
+/// Peers of the last epoch.
+struct Told {
+    peers: Vec<Peer>,
+    /// The epoch, if the instance has not answered it, or refused it.
+    unanswered: Option<u64>,
 }
 
 impl Partition {
@@ -427,16 +501,10 @@ impl Partition {
         if record.flags & KEPT_CHANGING != 0 {
             return Err("what it has was being changed");
         }
-        if [FLAG_NETWORK, FLAG_PEERS, FLAG_GROUPS]
-            .iter()
-            .any(|flag| d.has(*flag))
-        {
-            return Err("a network or peers are not adopted");
-        }
         if self.window().halt_ordered() {
             return Err("it was being halted");
         }
-        let entries = self.last_epoch()?;
+        let (entries, unanswered) = self.last_epoch()?;
         let mut cpus = Vec::new();
         cpus.try_reserve_exact(descriptor::MAX_CPUS)
             .map_err(|_| "there is no memory to adopt it")?;
@@ -489,11 +557,27 @@ impl Partition {
         if sorted != owned {
             return Err("the notes about its memory do not agree");
         }
-        Ok(Listed { cpus, granules })
+        let mut peers = Vec::new();
+        peers
+            .try_reserve_exact(MAX_PLACES)
+            .map_err(|_| "there is no memory to adopt it")?;
+        for entry in of_kind(live::KIND_PEER) {
+            let (peer, _) = live::peer_of(entry);
+            if peers.len() == MAX_PLACES || !self.shared().places.can_have(&peer) {
+                return Err("the notes about its peers do not agree");
+            }
+            peers.push(peer);
+        }
+        Ok(Listed {
+            cpus,
+            granules,
+            told: Some(Told { peers, unanswered }),
+        })
     }
 
-    /// The entries of the last epoch, which the instance has taken; none if there was none.
-    fn last_epoch(&self) -> Result<Vec<Entry>, &'static str> {
+    /// The entries of the last epoch, none if there was none, and its number if the instance has
+    /// not taken it: then it tells of peers only, as no change of anything else is under way.
+    fn last_epoch(&self) -> Result<(Vec<Entry>, Option<u64>), &'static str> {
         const TORN: &str = "what it has was being changed";
         let live = self.live();
         let table = Table::new(&live.counter, &live.count, &live.entries);
@@ -512,10 +596,21 @@ impl Partition {
         let answer = Answer::from_word(self.answers().last.load(Ordering::Acquire));
         let is_taken = answer
             .is_some_and(|answer| answer.epoch == epoch as u32 && answer.verdict == Verdict::Taken);
-        if epoch > 0 && !is_taken {
-            return Err(TORN);
-        }
-        Ok(entries)
+        Ok((entries, (epoch > 0 && !is_taken).then_some(epoch)))
+    }
+
+    /// The names of its peers and of its groups, with commas, as its command line tells it.
+    #[must_use]
+    pub fn named(&self) -> [&str; 2] {
+        let d = &*self.staged;
+        let words = [
+            (FLAG_PEERS, messages::COMMAND_LINE),
+            (FLAG_GROUPS, messages::GROUPS_COMMAND_LINE),
+        ];
+        words.map(|(flag, key)| match d.has(flag) {
+            true => role::value_in(d.cmdline(), key).unwrap_or_default(),
+            false => "",
+        })
     }
 
     fn adopt_cpus(&mut self, entries: &[CpuEntry], is_sent: impl Fn(usize) -> bool) {

@@ -122,6 +122,22 @@ pub(super) struct Pending {
     rung_ns: u64,
 }
 
+impl Pending {
+    /// An epoch by which only peers change, of an instance with so many CPUs and bytes.
+    pub(super) fn of_peers(epoch: u64, cpus: usize, bytes: u64) -> Self {
+        Self {
+            epoch,
+            mark: None,
+            is_of_peers: true,
+            cpus,
+            keeps: cpus,
+            keeps_bytes: bytes,
+            adopted: false,
+            rung_ns: timer::now_ns(),
+        }
+    }
+}
+
 /// The end of a change.
 #[derive(Debug)]
 pub struct Settled {
@@ -364,18 +380,9 @@ impl Partition {
         if !is_due || self.pending.is_some() || self.awaits_first() {
             return;
         }
-        let (cpus, keeps_bytes) = (self.cpus.len(), self.memory_bytes());
-        let epoch = self.publish_table(cpus, keeps_bytes, false);
-        self.pending = Some(Pending {
-            epoch,
-            mark: None,
-            is_of_peers: true,
-            cpus,
-            keeps: cpus,
-            keeps_bytes,
-            adopted: false,
-            rung_ns: timer::now_ns(),
-        });
+        let (cpus, bytes) = (self.cpus.len(), self.memory_bytes());
+        let epoch = self.publish_table(cpus, bytes, false);
+        self.pending = Some(Pending::of_peers(epoch, cpus, bytes));
         self.ring();
     }
 

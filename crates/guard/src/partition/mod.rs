@@ -31,7 +31,10 @@ use abi::window::BadFrames;
 use abi::{Network, Window, live, messages, window};
 use adopt::KeptRecord;
 pub(crate) use adopt::shared_frames;
-pub use adopt::{Adopted, Note, adopt_all, is_up, note_last_id, restarts};
+pub use adopt::{
+    Adopted, Note, adopt_all, forget_network, is_up, kept_networks, last_generation,
+    note_generation, note_last_id, note_network, restarts,
+};
 use arrayvec::ArrayVec;
 use functions::Functions;
 pub use functions::{AssignError, Domain, Function, MAX_FUNCTIONS, MAX_MESSAGES};
@@ -42,8 +45,8 @@ use lfmutex::Mutex;
 pub use load::LoadError;
 pub use network::NetworkPages;
 pub use pause::Pause;
-pub use peers::Offer;
 use peers::Places;
+pub use peers::{Offer, PeerPages};
 use recovery::Recovery;
 use ring::mailbox::{Order, Publisher};
 pub use topology::cores::Sharing;

@@ -9,6 +9,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use abi::keep::NO_FRAME;
 use abi::layout::PAGE_SIZE;
 use abi::live::{self, Entry};
 use abi::messages::{Counters, MAX_PLACES, MessagePage, PLACE_BYTES, Peer, places_for};
@@ -22,15 +23,44 @@ pub(super) const ORDER: u8 = (PLACE_BYTES / PAGE_SIZE).ilog2() as u8;
 
 /// Two pages that two peers share, of which each writes one.
 #[derive(Clone)]
-struct Pages(Arc<Block>);
+pub(super) struct Pages(Arc<Block>);
 
 impl Pages {
+    /// Pages that instances have of a supervisor before this one.
+    ///
+    /// # Safety
+    /// They are memory of the supervisor's that nobody else has but who gets them from this value.
+    pub(super) unsafe fn adopted(first: Frame) -> Self {
+        // SAFETY: by the caller's promise; an allocator that did not give them takes them, too.
+        Self(Arc::new(unsafe { Block::from_raw(first, ORDER) }))
+    }
+
     /// Page 0 or 1.
     fn page(&self, number: usize) -> &MessagePage {
         assert!(number < 2, "a place has two pages");
         // SAFETY: a block of two pages, ours as long as `self`, zeroed when it was made; a page of
         // messages is a page of atomics, so instances may write while we read.
         unsafe { &*self.0.ptr().cast::<MessagePage>().add(number) }
+    }
+}
+
+/// Pages of places that instances of the supervisor before this one have, each as often as there
+/// are instances that have it, and once more until all were adopted.
+#[derive(Default)]
+pub(super) struct AdoptedPages(Vec<Pages>);
+
+impl AdoptedPages {
+    /// The pages that begin with a frame; the first time they are `made`.
+    pub(super) fn get(&mut self, first: Frame, made: impl FnOnce() -> Pages) -> Pages {
+        if let Some(known) = self.0.iter().find(|pages| pages.0.first() == first) {
+            return known.clone();
+        }
+        let pages = made();
+        self.0
+            .try_reserve(1)
+            .expect("no memory to adopt the pages of peers");
+        self.0.push(pages.clone());
+        pages
     }
 }
 
@@ -82,6 +112,10 @@ impl Offer {
     }
 }
 
+/// Pages of a place, as something to look for in another instance.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerPages(Frame);
+
 /// A place's pages as they are mapped: first the one that the instance writes, then the peer's.
 pub(super) type Mapped = [Frame; 2];
 
@@ -103,6 +137,59 @@ impl Places {
             places,
             is_stale: false,
         })
+    }
+
+    /// The places that an instance of the supervisor before this one has, by the first frames of
+    /// their pages, which `pages` has, none of them in use; `second_pages` has a bit for each of
+    /// which it writes the second page.
+    ///
+    /// # Panics
+    /// Without memory for the list.
+    pub(super) fn adopted(
+        firsts: &[u64; MAX_PLACES],
+        second_pages: u32,
+        mut pages: impl FnMut(Frame) -> Pages,
+    ) -> Self {
+        let firsts = firsts.iter().take_while(|first| **first != NO_FRAME);
+        let mut places = Vec::new();
+        places
+            .try_reserve_exact(firsts.clone().count())
+            .expect("no memory to adopt places for peers");
+        for (number, first) in firsts.enumerate() {
+            places.push(Place {
+                pages: pages(Frame(*first)),
+                own: (second_pages >> number & 1) as usize,
+                // Nobody gets it before more is known.
+                used: Use::Left { is_told: false },
+                spare: None,
+            });
+        }
+        Self {
+            places,
+            is_stale: false,
+        }
+    }
+
+    /// Whether the instance has a place for a peer, where it says.
+    pub(super) fn can_have(&self, peer: &Peer) -> bool {
+        let place = usize::from(peer.place);
+        place < self.places.len() && places_for(peer.name).contains(&place) && peer.generation != 0
+    }
+
+    /// Takes in the peers that an instance of the supervisor before this one was told of last, by
+    /// an epoch which it has taken or not: [can have](Self::can_have) all of them.
+    pub(super) fn adopt(&mut self, peers: &[Peer], is_taken: bool) {
+        for (number, place) in self.places.iter_mut().enumerate() {
+            let mut those = peers
+                .iter()
+                .filter(|peer| usize::from(peer.place) == number);
+            place.used = match (those.next(), is_taken) {
+                (Some(peer), _) => Use::Peer(*peer),
+                (None, true) => Use::None,
+                // One may have left by that epoch.
+                (None, false) => Use::Left { is_told: true },
+            };
+        }
     }
 
     /// The pages of all places, in order.
@@ -269,6 +356,50 @@ impl Partition {
         let is_it =
             |place: &&mut Place| matches!(place.used, Use::Peer(peer) if peer.instance == instance);
         for place in places.places.iter_mut().filter(is_it) {
+            place.used = Use::Left { is_told: false };
+            places.is_stale = true;
+        }
+    }
+
+    /// The place that has the same pages as that of a peer, by which both are peers, with the peer
+    /// that is there.
+    #[must_use]
+    pub fn place_of(&self, pages: &PeerPages) -> Option<(u8, Option<Peer>)> {
+        let mut places = (0..).zip(&self.places().places);
+        let (number, place) = places.find(|(_, place)| place.pages.0.first() == pages.0)?;
+        let peer = match place.used {
+            Use::Peer(peer) => Some(peer),
+            _ => None,
+        };
+        Some((number, peer))
+    }
+
+    /// Peers of the instance by their number from `from` on, each with the pages of its place.
+    #[must_use]
+    pub fn next_peer(&self, from: u8) -> Option<(Peer, PeerPages)> {
+        let mut peers = self.places().peers();
+        let (place, peer) = peers.find(|(_, peer)| peer.place >= from)?;
+        Some((peer, PeerPages(place.pages.0.first())))
+    }
+
+    /// Has a peer which has started with a place of this instance's when their supervisor ended,
+    /// before this instance was told. Unless somebody is there.
+    pub fn complete_peer(&mut self, peer: Peer) {
+        let places = self.places_mut();
+        if !places.can_have(&peer) {
+            return;
+        }
+        let place = &mut places.places[usize::from(peer.place)];
+        if !matches!(place.used, Use::Peer(_)) {
+            place.used = Use::Peer(peer);
+            places.is_stale = true;
+        }
+    }
+
+    /// Takes in that the peer of a place is gone, or never was one.
+    pub fn leave_peer(&mut self, place: u8) {
+        let places = self.places_mut();
+        if let Some(place) = places.places.get_mut(usize::from(place)) {
             place.used = Use::Left { is_told: false };
             places.is_stale = true;
         }

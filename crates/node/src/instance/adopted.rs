@@ -15,6 +15,7 @@ use super::exec::Programs;
 use super::usage::Account;
 use super::{Instance, KLOG, OUTPUTS, OnHang};
 use crate::label::Label;
+use crate::network::Lease;
 use crate::peers::Names;
 
 impl Instance {
@@ -30,6 +31,7 @@ impl Instance {
         mut status: Status,
         note: &Note,
         misfit: Option<&'static str>,
+        attached: (Option<Lease>, Names),
     ) -> Result<Arc<Self>> {
         let on_hang = match (note.unwatched, note.stop_when_hung) {
             (true, _) => OnHang::Ignore,
@@ -48,7 +50,7 @@ impl Instance {
         );
         let programs = Programs::adopted(window);
         let account = Account::adopted(window, &status);
-        let instance = Self::new(label, partition, status, on_hang, (None, Names::default()))?;
+        let instance = Self::new(label, partition, status, on_hang, attached)?;
         {
             let mut record = instance.record.lock();
             record.positions = positions;

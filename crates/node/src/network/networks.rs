@@ -5,10 +5,13 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::Ipv4Addr;
 
 use abi::dev::{self, MAX_NETWORKS, NetworkInfo};
 use abi::errno::Errno;
+use abi::keep::KeptNetwork;
 use abi::network::{self, Subnet, mac_of};
+use guard::partition;
 use ip::route::Prefix;
 use net::inet::{BootConfig, Host};
 use net::{LinkKind, NewInterface};
@@ -56,6 +59,30 @@ fn prefix(subnet: Subnet) -> Prefix {
 /// Name of the network that there always is.
 fn bridge() -> Option<Label> {
     dev::field(network::BRIDGE).and_then(|field| Label::new(&field))
+}
+
+/// Makes the networks that the supervisor before this one had. One that cannot be made is gone,
+/// with the instances that have an address of it.
+pub(crate) fn adopt_networks() {
+    let mut maker = MAKER.lock();
+    for kept in partition::kept_networks() {
+        let subnet = Subnet::new(Ipv4Addr::from_bits(kept.gateway), kept.prefix_len as u8);
+        let (Some(label), Some(subnet)) = (Label::new(&kept.label), subnet) else {
+            continue;
+        };
+        maker.next = maker.next.max(kept.number.saturating_add(1));
+        if let Err(what) = maker.make(kept.number, label, subnet) {
+            log::error!("network {label} is not there any more: {what}");
+            partition::forget_network(kept.number);
+        }
+    }
+}
+
+/// Makes the network that there always is if that has this number and it is not made yet.
+pub(super) fn ensure_number(number: u32) {
+    if let Some(label) = bridge().filter(|_| number == 0) {
+        let _ = ensure(label);
+    }
 }
 
 /// Makes the network that there always is if that is the one and it is not made yet.
@@ -122,6 +149,15 @@ pub(crate) fn add(label: Label, subnet: Subnet) -> Result<(), AddRefused> {
         AddRefused::Unable
     })?;
     maker.next += 1;
+    let is_kept = partition::note_network(&KeptNetwork {
+        number,
+        label: label.0,
+        gateway: subnet.gateway().to_bits(),
+        prefix_len: subnet.prefix_len().into(),
+    });
+    if !is_kept {
+        log::error!("network {label} ends if the supervisor starts again: there is no note of it");
+    }
     Ok(())
 }
 
@@ -146,6 +182,7 @@ pub(crate) fn remove(label: Label) -> fs::Result<()> {
         }
         networks.remove(at)
     };
+    partition::forget_network(network.number);
     if let Some(host) = HOST.get() {
         host.stop_masquerade(prefix(network.switch.subnet()));
         // Somebody may have taken it away before.

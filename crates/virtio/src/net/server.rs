@@ -29,6 +29,8 @@ pub enum Stopped {
     Setup(usize, SetupError),
     /// The driver broke a rule of the queues.
     Rule(Rule),
+    /// The driver may have begun with a supervisor before this one.
+    Restarted,
 }
 
 impl fmt::Display for Stopped {
@@ -38,6 +40,7 @@ impl fmt::Display for Stopped {
             Self::Size(queue) => write!(f, "queue {queue} is larger than {QUEUE_SIZE}"),
             Self::Setup(queue, error) => write!(f, "queue {queue}: {error}"),
             Self::Rule(rule) => rule.fmt(f),
+            Self::Restarted => f.write_str("its supervisor has started again"),
         }
     }
 }
@@ -88,6 +91,22 @@ impl<P: Deref<Target = Network> + Clone> Server<P> {
             resets: 0,
             has_news: false,
         }
+    }
+
+    /// A card that an instance has of a supervisor before this one, which has left nothing but the
+    /// pages. How far it had come in the queues is not told there, so a driver that may have begun
+    /// is asked to reset the card: what was under way is lost, as on a wire.
+    #[must_use]
+    pub fn adopted(pages: P, mac: [u8; MAC]) -> Self {
+        let mut server = Self::new(pages, mac);
+        let Network { device, driver, .. } = &*server.pages;
+        // A reset that was asked for and not done is done when the card is looked at.
+        server.resets = device.resets_done.load(Ordering::Relaxed);
+        let status = driver.status.load(Ordering::Acquire);
+        if Status::from_bits_truncate(status as u8).contains(Status::DRIVER_OK) {
+            server.stop(Stopped::Restarted);
+        }
+        server
     }
 
     /// Bytes of a frame, at most.

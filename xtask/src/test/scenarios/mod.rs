@@ -286,6 +286,11 @@ pub fn tests() -> Vec<Test> {
             run: iommu::long_ends,
         },
         Test {
+            name: "machine/restart-ties",
+            place: SkerryMachine,
+            run: supervisor::ties,
+        },
+        Test {
             name: "long/restarts",
             place: SkerryMachine,
             run: supervisor::hundred,

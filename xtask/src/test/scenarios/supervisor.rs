@@ -14,6 +14,8 @@ use crate::test::{Check, Setting};
 
 /// First process of all machines here.
 const INIT: &str = include_str!("../../../../tests/cases/supervisor-restart.sh");
+/// First process of a machine whose instances are tied to each other.
+const TIES: &str = include_str!("../../../../tests/cases/supervisor-ties.sh");
 /// First process of a machine whose supervisor panics a hundred times.
 const HUNDRED: &str = include_str!("../../../../tests/cases/supervisor-hundred.sh");
 /// First process of a supervisor that panics at once, as the first line's `HOW` says.
@@ -115,6 +117,103 @@ pub fn hundred(setting: &Setting) -> Result<Vec<Check>> {
             Ok(String::new())
         })(),
     )])
+}
+
+/// Number of the panics in [`TIES`].
+const TIES_RESTARTS: usize = 6;
+
+/// Panics under instances that exchange messages, and have networks.
+pub fn ties(setting: &Setting) -> Result<Vec<Check>> {
+    let words = "supervisor_panic=restart supervisor_cpus=2";
+    let said = Said(run(setting, ("ties", 10), words, TIES)?);
+    let restarts = said.0.matches(AGAIN).count();
+    let all = |results: &[&dyn Fn() -> Result<()>]| -> Result<String> {
+        results.iter().try_for_each(|result| result())?;
+        Ok(String::new())
+    };
+    Ok(vec![
+        Check::new(
+            "instances with peers and networks keep CPUs, memory, addresses, and networks are there",
+            all(&[
+                &|| said.is(1, "names", said.get(0, "names")?),
+                &|| said.is(1, "networks", said.get(0, "networks")?),
+                &|| said.same((0, "resources"), (1, "resources")),
+            ]),
+        ),
+        Check::new(
+            "peers talk on while their supervisor starts again, and none is told of an end",
+            all(&[
+                &|| {
+                    let last = said.get(0, "last")?.split(' ').nth(1).unwrap_or("");
+                    let (last, first): (u64, u64) = (last.parse()?, said.get(1, "first")?.parse()?);
+                    ensure!(
+                        first > last,
+                        "{first} messages after the panic, {last} before"
+                    );
+                    Ok(())
+                },
+                &|| said.is(1, "told", "0 0"),
+                &|| said.is(1, "group", "all have answered"),
+            ]),
+        ),
+        Check::new(
+            "a connection between two instances goes on without a hole; each card was reset once",
+            all(&[&|| said.is(1, "connection", "whole"), &|| {
+                said.is(1, "cards", "1 1")
+            }]),
+        ),
+        Check::new(
+            "published ports answer again, siblings find each other, and what is taken stays so",
+            all(&[
+                &|| said.is(1, "pages", "page page page"),
+                &|| said.is(1, "siblings", "page 1 packets received"),
+                &|| said.is(1, "taken", "1"),
+                &|| said.is(2, "taken", "1"),
+            ]),
+        ),
+        Check::new(
+            "who has started when the supervisor ended is the peer of who was not told of it",
+            all(&[
+                &|| said.is(2, "names", "asks other echoes"),
+                &|| said.is(2, "group", "all have answered"),
+                &|| said.is(2, "page", "page"),
+            ]),
+        ),
+        Check::new(
+            "one that has not answered that its peer is gone is adopted, and has the next one",
+            all(&[&|| said.is(3, "names", "asks other"), &|| {
+                said.is(3, "paused", "2")
+            }]),
+        ),
+        Check::new(
+            "a peer that ends with the supervisor is followed by another one",
+            said.is(4, "names", "asks other echoes")
+                .map(|()| String::new()),
+        ),
+        Check::new(
+            "peers have another name and stay peers; a port ends with its instance",
+            all(&[
+                &|| said.is(5, "names", "asks other named"),
+                &|| said.is(5, "younger", "0"),
+                &|| said.is(5, "port", "1"),
+            ]),
+        ),
+        Check::new(
+            "a network that was removed does not come back, and everything is free",
+            all(&[
+                &|| {
+                    let networks = said.get(6, "networks")?;
+                    ensure!(!networks.contains("own"), "{networks}");
+                    Ok(())
+                },
+                &|| said.all_free(&[5, 6]).map(drop),
+                &|| {
+                    ensure!(restarts == TIES_RESTARTS, "{restarts} restarts");
+                    Ok(())
+                },
+            ]),
+        ),
+    ])
 }
 
 /// Thirteen panics, each at another moment, and what a machine does that cannot go on.
@@ -229,10 +328,6 @@ pub fn restart(setting: &Setting) -> Result<Vec<Check>> {
         Check::new(
             "a program beside the first one is told that its tool is gone",
             ok(said.is(12, "told", "yes")),
-        ),
-        Check::new(
-            "instances with a network or peers are ended, and say why",
-            ok(said.is(13, "misfits", "2")),
         ),
         Check::new("at the end everything is free", said.all_free(&[2, 13])),
         Check::new(

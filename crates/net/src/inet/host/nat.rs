@@ -86,11 +86,26 @@ impl Host {
         to: SocketAddrV4,
         owner: u64,
     ) -> Result<()> {
-        let stack = self.stack.get().and_then(Weak::upgrade);
-        let stack = stack.ok_or(Errno::ENETDOWN)?;
         if !at.ip().is_unspecified() && !self.lock_state().is_here(*at.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
+        self.publish_ahead(protocol, at, to, owner)
+    }
+
+    /// Does so whether or not the address is this host's yet: what comes there is led on as soon as
+    /// it is.
+    ///
+    /// # Errors
+    /// As [`Self::publish`], but for `EADDRNOTAVAIL`.
+    pub fn publish_ahead(
+        &self,
+        protocol: Protocol,
+        at: SocketAddrV4,
+        to: SocketAddrV4,
+        owner: u64,
+    ) -> Result<()> {
+        let stack = self.stack.get().and_then(Weak::upgrade);
+        let stack = stack.ok_or(Errno::ENETDOWN)?;
         if at.port() == 0 {
             return Err(Errno::EINVAL);
         }

@@ -205,6 +205,67 @@ fn a_rule_that_is_broken_stops_the_card_until_it_is_reset() {
     assert_eq!(card.received(), [frame(60, 3)]);
 }
 
+/// In place of the supervisor there is another one, with nothing but the pages.
+fn succeed(supervisor: &Supervisor) {
+    let server = Server::adopted(supervisor.pages.clone(), ADDRESS);
+    supervisor.server.replace(server);
+}
+
+#[test]
+fn a_card_is_adopted_by_a_reset_and_frames_go_on() {
+    let supervisor = Supervisor::new();
+    let mut card = supervisor.start();
+    // With something under way in both queues: each is lost, or arrives, and none twice.
+    for round in 0..50 {
+        for n in 0..round % 7 {
+            card.transmit.send(&frame(60 + n, round)).unwrap();
+            assert!(
+                supervisor
+                    .server
+                    .borrow_mut()
+                    .deliver(&frame(80 + n, round))
+            );
+        }
+        succeed(&supervisor);
+        let mut server = supervisor.server.borrow_mut();
+        server.follow();
+        assert_eq!(server.stopped(), Some(Stopped::Restarted));
+        assert!(!server.deliver(&frame(60, 1)) && server.must_interrupt());
+        drop(server);
+        assert!(card.nic.needs_reset());
+        card.nic
+            .recover(&mut card.receive, &mut card.transmit)
+            .unwrap();
+        assert!(!card.nic.needs_reset() && supervisor.server.borrow().stopped().is_none());
+        assert!(card.received().is_empty());
+        card.transmit.send(&frame(60, 3)).unwrap();
+        assert_eq!(supervisor.echo(), [frame(60, 3)]);
+        assert_eq!(card.received(), [frame(60, 3)]);
+    }
+}
+
+#[test]
+fn a_card_that_was_not_begun_or_is_being_reset_is_adopted_as_it_is() {
+    let supervisor = Supervisor::new();
+    succeed(&supervisor);
+    assert_eq!(supervisor.server.borrow().stopped(), None);
+    let mut card = supervisor.start();
+    card.transmit.send(&frame(60, 3)).unwrap();
+    assert_eq!(supervisor.echo(), [frame(60, 3)]);
+    // A reset that nobody has done, and in the middle of which the supervisor ends.
+    supervisor.pages.device.status.store(64, Ordering::Relaxed);
+    *supervisor.looks.borrow_mut() = false;
+    let stuck = card.nic.recover(&mut card.receive, &mut card.transmit);
+    assert_eq!(stuck, Err(StartError::from(TransportError::Stuck)));
+    succeed(&supervisor);
+    *supervisor.looks.borrow_mut() = true;
+    card.nic
+        .recover(&mut card.receive, &mut card.transmit)
+        .unwrap();
+    card.transmit.send(&frame(61, 3)).unwrap();
+    assert_eq!(supervisor.echo(), [frame(61, 3)]);
+}
+
 #[test]
 fn queues_that_cannot_be_are_said_so() {
     for (features, size, at, why) in [
