@@ -625,13 +625,20 @@ pub(super) unsafe fn adopt(frame: Frame) -> Block {
     }
 }
 
+/// Has the allocator know of a granule of which nothing was ever added, and that others have used:
+/// it would not be found when it is free.
+fn open(first: Frame) {
+    allocator().set_touched(first.0, GRANULE_ORDER, true);
+    allocator().isolate(first.0, false);
+}
+
 /// Makes a block of a granule that the allocator has not managed so far, and that others have used;
 /// dropping it gives it to the allocator.
 ///
 /// # Safety
 /// As for [`donate`], but for the direct map.
 pub(super) unsafe fn adopt_granule(first: Frame) -> Block {
-    allocator().set_touched(first.0, GRANULE_ORDER, true);
+    open(first);
     Block {
         first,
         order: GRANULE_ORDER,
