@@ -120,12 +120,18 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
 }
 
 /// Writing the name of a step of management has this kernel panic when it next comes there, and
-/// writing what is to be wrong with what it keeps of an instance, at once.
+/// writing what is to be wrong with what it keeps of an instance, or the name of a fault behind
+/// `fault: `, at once.
 fn crash_at(text: &[u8]) -> Result<(), Errno> {
     let step = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
     if let "damaged record" | "lost record" = step.trim() {
         faults::damage_record(fault_token()?, step.trim() == "lost record");
         panic!("on purpose, with a {}", step.trim());
+    }
+    if let Some(name) = step.trim().strip_prefix("fault: ") {
+        let fault = Fault::from_name(name).ok_or(Errno::EINVAL)?;
+        faults::end_supervisor(fault_token()?, fault);
+        return Err(Errno::EINVAL);
     }
     match faults::crash_at(fault_token()?, step.trim()) {
         true => Ok(()),

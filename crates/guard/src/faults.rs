@@ -2,6 +2,7 @@
 //! supervisor refuses both; on its command line one can be asked for that has something stay in
 //! quarantine for longer ([`doubts_reset`]).
 
+use core::arch::asm;
 use core::hint::black_box;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,6 +28,8 @@ pub enum Fault {
     Deaf,
     /// Runs out of kernel stack.
     Overflow,
+    /// Takes a machine check of which no bank says that anybody can go on.
+    MachineCheck,
     /// Ends with interrupts waiting that its next owner would take for its own, one that stops all
     /// CPUs among them.
     Pending,
@@ -53,6 +56,7 @@ impl Fault {
             "hang" => Self::Hang,
             "deaf" => Self::Deaf,
             "overflow" => Self::Overflow,
+            "machine-check" => Self::MachineCheck,
             "pending" => Self::Pending,
             "refuse" => Self::Refuse,
             "ring" => Self::Ring,
@@ -125,9 +129,14 @@ pub fn damage_record(_: &FaultToken, both: bool) {
 }
 
 /// Whether a supervisor that has started again is to panic before it looks after its instances, as
-/// its command line says (`fault=adopt`).
+/// its command line says: each time (`fault=adopt`), or the time of a number (`fault=adopt@3`).
 pub(crate) fn fails_to_adopt() -> bool {
-    keep::restarts() > 0 && role::cmdline_value("fault") == Some("adopt")
+    let restarts = keep::restarts();
+    let wanted = role::cmdline_value("fault").filter(|_| restarts > 0);
+    wanted.is_some_and(|wanted| match wanted.split_once('@') {
+        None => wanted == "adopt",
+        Some((what, number)) => what == "adopt" && number.parse() == Ok(restarts),
+    })
 }
 
 /// A step of management, at which [`crash_at`] may have a supervisor panic.
@@ -189,6 +198,18 @@ pub(crate) fn at_boot(place: &str) {
     }
 }
 
+/// Ends the supervisor's kernel in that way: by a panic, or an exception that is none of its
+/// programs'. Does nothing in an instance, and for other faults.
+pub fn end_supervisor(_: &FaultToken, fault: Fault) {
+    let ends = matches!(
+        fault,
+        Fault::Panic | Fault::Wild | Fault::Overflow | Fault::MachineCheck
+    );
+    if role::is_supervisor() && ends {
+        fail(fault);
+    }
+}
+
 fn fail(fault: Fault) {
     match fault {
         Fault::Panic => panic!("on purpose"),
@@ -208,6 +229,9 @@ fn fail(fault: Fault) {
         Fault::Overflow => {
             black_box(overflow_stack(1));
         }
+        // SAFETY: calls the handler of the exception, which is in place on each CPU that runs
+        // threads, as the processor would; it has no error code.
+        Fault::MachineCheck => unsafe { asm!("int 18") },
         Fault::Pending => {
             cpu::irqs_off();
             for vector in [

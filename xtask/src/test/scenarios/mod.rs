@@ -291,6 +291,11 @@ pub fn tests() -> Vec<Test> {
             run: supervisor::ties,
         },
         Test {
+            name: "machine/restart-faults",
+            place: SkerryMachine,
+            run: supervisor::faults,
+        },
+        Test {
             name: "long/restarts",
             place: SkerryMachine,
             run: supervisor::hundred,

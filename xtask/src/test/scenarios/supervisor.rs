@@ -16,6 +16,8 @@ use crate::test::{Check, Setting};
 const INIT: &str = include_str!("../../../../tests/cases/supervisor-restart.sh");
 /// First process of a machine whose instances are tied to each other.
 const TIES: &str = include_str!("../../../../tests/cases/supervisor-ties.sh");
+/// First process of a machine whose supervisor ends in each way that a kernel can.
+const FAULTS: &str = include_str!("../../../../tests/cases/supervisor-faults.sh");
 /// First process of a machine whose supervisor panics a hundred times.
 const HUNDRED: &str = include_str!("../../../../tests/cases/supervisor-hundred.sh");
 /// First process of a supervisor that panics at once, as the first line's `HOW` says.
@@ -212,6 +214,52 @@ pub fn ties(setting: &Setting) -> Result<Vec<Check>> {
                     Ok(())
                 },
             ]),
+        ),
+    ])
+}
+
+/// Faults of the supervisor's kernel, and what was left in memory before.
+pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
+    let words = "supervisor_panic=restart supervisor_cpus=2 fault=adopt@6";
+    let said = Said(run(setting, ("faults", 10), words, FAULTS)?);
+    let restarts = said.0.matches(AGAIN).count();
+    let ended_by = |step: u32, what: &str| -> Result<String> {
+        ensure!(said.0.contains(what), "nobody says {what:?}");
+        said.is(step, "kept", "whole").map(|()| String::new())
+    };
+    Ok(vec![
+        Check::new(
+            "what an instance and the supervisor left is nowhere to be found afterwards",
+            (|| {
+                said.is(0, "wrote", "written, and found by the kernel")?;
+                said.is(0, "left", "left")?;
+                said.is(1, "fresh", "no trace")?;
+                said.is(1, "scan", "no trace")?;
+                said.is(1, "kept", "whole").map(|()| String::new())
+            })(),
+        ),
+        Check::new(
+            "a supervisor that runs out of stack starts again, on its first CPU and on another one",
+            ended_by(2, ": kernel stack overflow").and_then(|_| ended_by(5, "double fault")),
+        ),
+        Check::new(
+            "one with a machine check that is fatal does",
+            ended_by(3, "panic: machine check in the kernel"),
+        ),
+        Check::new(
+            "one that reads where nothing is does, and only faults that end it are to be had",
+            ended_by(4, "panic: page fault in the kernel").and_then(|what| {
+                said.is(2, "refused", "1")?;
+                Ok(what)
+            }),
+        ),
+        Check::new(
+            "one that panics while it starts again does so a second time, and everything is free",
+            ended_by(7, "on purpose, before instances are adopted").and_then(|what| {
+                ensure!(restarts == 7, "{restarts} starts");
+                said.same((0, "before"), (7, "free"))?;
+                Ok(what)
+            }),
         ),
     ])
 }
