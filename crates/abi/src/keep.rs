@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use copies::Copies;
 
 use crate::descriptor::{LABEL_BYTES, MAX_CPUS};
-use crate::dev::{MAX_NETWORKS, MAX_PORTS, PROTOCOL_TCP, PROTOCOL_UDP, PublishedPort};
+use crate::dev::{MAX_DEVICES, MAX_NETWORKS, MAX_PORTS, PROTOCOL_TCP, PROTOCOL_UDP, PublishedPort};
 use crate::messages::MAX_PLACES;
 
 /// Records that there is room for: each instance has a CPU at least.
@@ -24,8 +24,10 @@ pub const RECORDS: usize = MAX_CPUS;
 const LABEL: usize = LABEL_BYTES / 8;
 /// Words at the head of a record's content.
 const HEAD: usize = 9;
+/// Words for the numbers of functions, two in each.
+const FUNCTIONS: usize = MAX_DEVICES / 2;
 /// Words of a record's content.
-const CONTENT: usize = HEAD + LABEL + MAX_PLACES + MAX_PORTS;
+const CONTENT: usize = HEAD + FUNCTIONS + LABEL + MAX_PLACES + MAX_PORTS;
 /// Words of a network's record.
 const NETWORK_CONTENT: usize = 2 + LABEL;
 /// Words of both copies of a record, of an instance and of a network.
@@ -82,6 +84,8 @@ pub struct Record {
     pub places: [u64; MAX_PLACES],
     /// A bit for each place in which it writes the second page, not the first.
     pub second_pages: u32,
+    /// Numbers of PCI functions that it may have reach memory; [`NO_FUNCTION`] for none.
+    pub functions: [u32; MAX_DEVICES],
     /// The address that it has in a network, and what leads there; without a network all zeroes.
     pub lease: KeptLease,
     /// Unix time at which it was created, in nanoseconds.
@@ -184,6 +188,8 @@ impl KeptNetwork {
 
 /// No frame.
 pub const NO_FRAME: u64 = u64::MAX;
+/// No function.
+pub const NO_FUNCTION: u32 = u32::MAX;
 /// Flag of a record: a change of what the instance has is under way.
 pub const KEPT_CHANGING: u32 = 1 << 0;
 /// Flag of a record: the instance shares its cores.
@@ -211,6 +217,10 @@ impl Record {
             u64::from(self.lease.address) | u64::from(self.lease.network) << 32,
             u64::from(self.second_pages) | u64::from(is_udp) << 32,
         ]);
+        let (functions, rest) = rest.split_at_mut(FUNCTIONS);
+        for (word, [low, high]) in functions.iter_mut().zip(self.functions.as_chunks().0) {
+            *word = u64::from(*low) | u64::from(*high) << 32;
+        }
         let (label, rest) = rest.split_at_mut(LABEL);
         label.copy_from_slice(&label_words(&self.label));
         let (places, rest) = rest.split_at_mut(MAX_PLACES);
@@ -221,6 +231,7 @@ impl Record {
 
     fn from_words(words: &[u64; CONTENT]) -> Option<Self> {
         let (head, rest) = words.split_first_chunk::<HEAD>()?;
+        let (functions, rest) = rest.split_first_chunk::<FUNCTIONS>()?;
         let (label, rest) = rest.split_first_chunk::<LABEL>()?;
         let (places, ports) = rest.split_first_chunk::<MAX_PLACES>()?;
         let record = Self {
@@ -235,6 +246,9 @@ impl Record {
             label: label_of(label),
             places: *places,
             second_pages: head[8] as u32,
+            functions: core::array::from_fn(|number| {
+                (functions[number / 2] >> (32 * (number % 2))) as u32
+            }),
             lease: KeptLease {
                 network: (head[7] >> 32) as u32,
                 address: head[7] as u32,
@@ -442,6 +456,13 @@ impl<'a> Keep<'a> {
                 copies.write(&[0; NETWORK_CONTENT]);
             }
         }
+    }
+
+    /// Whether an instance may have a PCI function reach memory.
+    #[must_use]
+    pub fn has_function(&self, number: u32) -> bool {
+        let mut records = self.records();
+        records.any(|(_, record)| record.functions.contains(&number))
     }
 
     /// All places with records.

@@ -1,6 +1,7 @@
 //! A function that an instance has.
 
 use core::fmt;
+use core::sync::atomic::Ordering;
 
 use abi::live::{Messages, Registers};
 use guard::device::FunctionPlace;
@@ -112,6 +113,36 @@ impl PciDevice {
                 Err(AssignError::NotReset)
             }
         }
+    }
+
+    /// Takes over what an instance has of a supervisor before this one, which nothing confines,
+    /// once; `None` if it does not have this function. It goes on with whatever it does.
+    #[must_use]
+    pub fn adopt(&'static self, instance: u32) -> Option<AssignedFunction> {
+        let is_its = self.ownership.now() == Some(Owner::Instance(instance))
+            && self.is_kept.swap(false, Ordering::AcqRel);
+        // One of whose registers nothing is known is to be reset, and no more.
+        let place = self.place().unwrap_or_else(|_| FunctionPlace {
+            number: self.function.address.number(),
+            config: self.config,
+            ..FunctionPlace::default()
+        });
+        // What it was given with, whatever the instance has made of it.
+        let mut saved = Saved::of(&self.registers);
+        for of in &place.registers {
+            saved = saved.with_bar(of.bar, of.phys as u32 | u32::from(of.flags));
+            if of.flags & Registers::WIDE != 0 {
+                saved = saved.with_bar(of.bar + 1, (of.phys >> 32) as u32);
+            }
+        }
+        is_its.then_some(AssignedFunction {
+            device: self,
+            place,
+            saved,
+            is_quiet: false,
+            attachment: None,
+            interrupts: None,
+        })
     }
 
     /// The function's place, as an instance is told of it, if it can have it.

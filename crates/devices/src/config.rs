@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::live::{Messages, Registers};
 use acpi::ConfigWindow;
@@ -113,6 +113,9 @@ pub struct PciDevice {
     /// Interrupt messages that the descriptor of an instance names.
     pub(crate) messages: Option<Messages>,
     pub(crate) ownership: Ownership,
+    /// Flag: its owner is an instance that has it of a supervisor before this one, and which has
+    /// not got it yet.
+    pub(crate) is_kept: AtomicBool,
 }
 
 impl PciDevice {
@@ -152,13 +155,15 @@ impl PciDevice {
 }
 
 /// The buses of a window of configuration space, mapped when they are first looked at.
-struct Buses {
+struct Buses<'a> {
     window: ConfigWindow,
+    /// Functions that instances have already.
+    kept: &'a [(u32, FunctionPlace)],
     /// The bus that was looked at last.
     mapped: Mutex<Option<(u8, MmioRegion)>>,
 }
 
-impl Buses {
+impl Buses<'_> {
     fn bus(&self, bus: u8) -> Option<MmioRegion> {
         let mut mapped = self.mapped.lock();
         if let Some((number, region)) = *mapped
@@ -187,7 +192,7 @@ impl Buses {
     }
 }
 
-impl pci::Machine for Buses {
+impl pci::Machine for Buses<'_> {
     type Registers = FunctionRegisters;
 
     fn registers(&self, address: Address) -> Option<FunctionRegisters> {
@@ -196,6 +201,17 @@ impl pci::Machine for Buses {
         self.bus(address.bus)?
             .part(offset, bytes)
             .map(FunctionRegisters)
+    }
+
+    fn is_in_use(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    fn known_bars(&self, address: Address) -> Option<[Option<Bar>; 6]> {
+        // Of an instance that was told of it. Another one is to be ended, and does not use it, or
+        // may not go on: its registers are looked for.
+        let (_, place) = kept(self.kept, address).filter(|(_, place)| place.config != 0)?;
+        Some(bars_of(place))
     }
 }
 
@@ -232,17 +248,32 @@ fn own_device(place: &FunctionPlace) -> Option<PciDevice> {
     // reach memory only as long as there is one.
     let region = unsafe { device::map(place.config, bytes) }.ok()?;
     let registers = FunctionRegisters(region);
-    let mut bars = [None; 6];
-    for of in &place.registers {
-        bars[usize::from(of.bar)] = Some(bar_of(of));
-    }
+    let address = Address::from_number(place.number);
     Some(PciDevice {
-        function: Function::with_bars(Address::from_number(place.number), bars, &registers)?,
+        function: Function::with_bars(address, None, bars_of(place), &registers)?,
         registers,
         config: place.config,
         messages: place.messages,
         ownership: Ownership::default(),
+        is_kept: AtomicBool::new(false),
     })
+}
+
+/// The base address registers of a place.
+fn bars_of(place: &FunctionPlace) -> [Option<Bar>; 6] {
+    let mut bars = [None; 6];
+    for of in &place.registers {
+        if let Some(bar) = bars.get_mut(usize::from(of.bar)) {
+            *bar = Some(bar_of(of));
+        }
+    }
+    bars
+}
+
+/// The instance that has a function already, and its place.
+fn kept(all: &[(u32, FunctionPlace)], address: Address) -> Option<&(u32, FunctionPlace)> {
+    all.iter()
+        .find(|(_, place)| place.number == address.number())
 }
 
 /// The base address register that the descriptor's words stand for.
@@ -263,21 +294,29 @@ fn bar_of(registers: &Registers) -> Bar {
 
 fn find_all() -> Vec<PciDevice> {
     let mut found: Vec<PciDevice> = Vec::new();
+    let in_use = device::kept_functions();
     for window in device::config_windows() {
         let buses = Buses {
             window: *window,
+            kept: &in_use,
             mapped: Mutex::new(None),
         };
         let add = |function: Function, registers| {
             found.try_reserve(1).ok()?;
             let address = function.address;
             let page = u64::from(address.bus) << 8 | u64::from(address.devfn());
+            let ownership = Ownership::default();
+            let owner = kept(&in_use, address);
+            if let Some((instance, _)) = owner {
+                ownership.leave_to(Some(Owner::Instance(*instance)));
+            }
             found.push(PciDevice {
                 function,
                 registers,
                 config: window.base + page * u64::from(EXTENDED_CONFIG_BYTES),
                 messages: None,
-                ownership: Ownership::default(),
+                ownership,
+                is_kept: owner.is_some().into(),
             });
             Some(())
         };
@@ -293,7 +332,7 @@ fn find_all() -> Vec<PciDevice> {
         }
     }
     found.sort_unstable_by_key(|device| device.function.address);
-    // Nobody has a function yet.
+    // Nobody has a function yet: where there is a unit none is adopted.
     iommu::start(found.iter().map(|device| iommu::Found {
         function: &device.function,
         keeps_names: device.function.layout != Layout::Bridge

@@ -10,6 +10,7 @@
 
 mod own;
 
+use alloc::vec::Vec;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
@@ -18,7 +19,7 @@ use acpi::ConfigWindow;
 use arrayvec::ArrayVec;
 use lfmutex::Once;
 pub use own::{FunctionPlace, MAX_REGISTERS, own_functions};
-pub(crate) use own::{entries, known_entries};
+pub(crate) use own::{entries, known_entries, places};
 use raw_cpuid::CpuId;
 
 use crate::cpu::CpuId as Cpu;
@@ -27,7 +28,7 @@ use crate::mem::frame::Frame;
 use crate::mem::phys::{self, PhysAddr};
 use crate::mem::{Page, direct};
 pub use crate::paging::kernel::{MmioRegion, Register};
-use crate::{cpu_table, faults, role};
+use crate::{cpu_table, faults, partition, role};
 
 /// Segments of a machine whose configuration space is known; more are left out.
 const MAX_CONFIG_WINDOWS: usize = 16;
@@ -70,6 +71,17 @@ pub fn remapping_table() -> Option<(u64, usize)> {
 #[must_use]
 pub fn config_windows() -> &'static [ConfigWindow] {
     PLACES.get().map_or(&[], |places| &places.config_windows)
+}
+
+/// Functions that instances have of a supervisor before this one, by the numbers of these: they may
+/// be in use. A number that is there twice is the first one's; of one that was not told of there is
+/// nothing but the number.
+///
+/// # Panics
+/// Without memory for that.
+#[must_use]
+pub fn kept_functions() -> Vec<(u32, FunctionPlace)> {
+    partition::kept_functions()
 }
 
 /// Why registers cannot be mapped.

@@ -136,14 +136,6 @@ pub(crate) fn end_attempt() {
     set_count(&KEPT.attempts, 0);
 }
 
-/// Has no start in place come any more until the machine is reset, because of `what`.
-pub(crate) fn give_up(what: &str) {
-    if notes().is_some() && boot().is_some() {
-        log::warn!("the supervisor cannot start again in place from now on: {what}");
-        KEPT.check.fetch_xor(1, Ordering::Relaxed);
-    }
-}
-
 /// Whether the command line of a supervisor asks for a start in place.
 pub(crate) fn is_asked_for(cmdline: &str) -> bool {
     role::value_in(cmdline, "supervisor_panic") == Some("restart")

@@ -8,7 +8,7 @@ use abi::dev::{self, Status};
 use guard::BootToken;
 use guard::partition::{self, Adopted};
 
-use crate::instance::Instance;
+use crate::instance::{Instance, adopt_devices};
 use crate::label::Label;
 use crate::peers::Names;
 use crate::{TABLE, network, peers};
@@ -27,9 +27,10 @@ pub(crate) fn adopt(boot: &BootToken) {
 #[inline(never)]
 fn adopt_one(adopted: Adopted) {
     let Adopted {
-        partition,
+        mut partition,
         note,
         mut misfit,
+        functions,
     } = adopted;
     let id = partition.id();
     let mut status: Status = dev::zeroed();
@@ -38,6 +39,7 @@ fn adopt_one(adopted: Adopted) {
     status.cpus = partition.cpu_count();
     status.mem = partition.memory_bytes();
     (status.created_ns, status.started_ns) = (note.created_ns, note.started_ns);
+    adopt_devices(&mut partition, &functions, &mut status);
     let label = label_of(&note.label, id);
     let names = Names::from_command_line(partition.named()).unwrap_or_else(|| {
         misfit = misfit.or(Some("the names of its peers do not hold"));

@@ -84,8 +84,9 @@ impl Bars {
 }
 
 /// Finds out which registers there are and how large. Meanwhile the function answers at none of
-/// them, unless it is the host's bridge, which the processor's own way to memory may lead through.
-pub(crate) fn probe(registers: &impl ConfigRegisters, layout: Layout, is_host: bool) -> Bars {
+/// them, unless it stays on: it is the host's bridge, which the processor's own way to memory may
+/// lead through, or one by which something is reached that is in use.
+pub(crate) fn probe(registers: &impl ConfigRegisters, layout: Layout, stays_on: bool) -> Bars {
     let (count, rom) = match layout {
         Layout::Device => (6, 0x30),
         Layout::Bridge => (2, 0x38),
@@ -93,7 +94,7 @@ pub(crate) fn probe(registers: &impl ConfigRegisters, layout: Layout, is_host: b
     };
     let command = registers.read(COMMAND) & 0xffff;
     let off = command & !(COMMAND_IO | COMMAND_MEMORY);
-    if !is_host && off != command {
+    if !stays_on && off != command {
         registers.write(COMMAND, off);
     }
     let mut found = Bars::NONE;
@@ -116,7 +117,7 @@ pub(crate) fn probe(registers: &impl ConfigRegisters, layout: Layout, is_host: b
     }
     let value = registers.read(rom);
     found.rom = expansion_rom(value, sizing_by(registers, rom, !ROM_FLAGS));
-    if !is_host && off != command {
+    if !stays_on && off != command {
         registers.write(COMMAND, command);
     }
     found

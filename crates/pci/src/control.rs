@@ -85,6 +85,16 @@ impl Saved {
         }
     }
 
+    /// The same with another content of a base address register, by its number: of one that there
+    /// is not, nothing.
+    #[must_use]
+    pub fn with_bar(mut self, number: u8, value: u32) -> Self {
+        if let Some(bar) = self.bars.get_mut(usize::from(number)) {
+            *bar = value;
+        }
+        self
+    }
+
     fn put_back(&self, registers: &impl ConfigRegisters) {
         for (n, value) in self.bars.iter().enumerate() {
             registers.write(BARS + 4 * n as u16, *value);

@@ -90,15 +90,18 @@ impl Function {
     }
 
     /// Reads a function's header and finds out the sizes of its registers; `None` if nothing
-    /// answers. While that goes on the function answers at no address.
+    /// answers. While that goes on the function answers at no address, unless it is a bridge and
+    /// something behind it `is_in_use`: then its own registers alone are somewhere else meanwhile.
     pub fn read(
         address: Address,
         upstream: Option<Address>,
         registers: &impl ConfigRegisters,
+        is_in_use: bool,
     ) -> Option<Self> {
         let mut function = Self::read_header(address, upstream, registers)?;
         let is_host = function.class >> 8 == CLASS_HOST_BRIDGE;
-        let Bars { bars, rom } = bar::probe(registers, function.layout, is_host);
+        let stays_on = is_host || is_in_use && function.layout == Layout::Bridge;
+        let Bars { bars, rom } = bar::probe(registers, function.layout, stays_on);
         (function.bars, function.rom) = (bars, rom);
         Some(function)
     }
@@ -107,10 +110,11 @@ impl Function {
     /// nothing.
     pub fn with_bars(
         address: Address,
+        upstream: Option<Address>,
         bars: [Option<Bar>; 6],
         registers: &impl ConfigRegisters,
     ) -> Option<Self> {
-        let function = Self::read_header(address, None, registers)?;
+        let function = Self::read_header(address, upstream, registers)?;
         Some(Self { bars, ..function })
     }
 

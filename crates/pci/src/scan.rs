@@ -1,6 +1,6 @@
 //! Finding all functions: devices of a bus, functions of a device, buses behind bridges.
 
-use crate::{Address, ConfigRegisters, DEVICES, FUNCTIONS, Function};
+use crate::{Address, Bar, ConfigRegisters, DEVICES, FUNCTIONS, Function};
 
 /// A machine's configuration space.
 pub trait Machine {
@@ -10,6 +10,17 @@ pub trait Machine {
     /// The registers of the function at `address`, whether it is there or not; `None` if they
     /// cannot be reached.
     fn registers(&self, address: Address) -> Option<Self::Registers>;
+
+    /// Whether functions are in use already, so that no bridge is to be switched off.
+    fn is_in_use(&self) -> bool {
+        false
+    }
+
+    /// Base address registers of a function that somebody uses, if they are known: it is not
+    /// switched off to find out their sizes.
+    fn known_bars(&self, _: Address) -> Option<[Option<Bar>; 6]> {
+        None
+    }
 }
 
 /// Calls `found` for each function of a segment that can be reached from bus `first`, with its
@@ -35,7 +46,13 @@ pub fn scan<M: Machine>(
                 let address = Address::new(segment, bus, device, number);
                 let function = machine.registers(address).and_then(|registers| {
                     let upstream = upstream[usize::from(bus)];
-                    let function = Function::read(address, upstream, &registers)?;
+                    let function = match machine.known_bars(address) {
+                        Some(bars) => Function::with_bars(address, upstream, bars, &registers),
+                        None => {
+                            let is_in_use = machine.is_in_use();
+                            Function::read(address, upstream, &registers, is_in_use)
+                        }
+                    }?;
                     Some((function, registers))
                 });
                 // The first one of a device says whether there are others.

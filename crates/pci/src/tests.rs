@@ -14,6 +14,8 @@ struct Model {
     writable: BTreeMap<u16, u32>,
     /// Whether a register was changed while the function answered at its addresses.
     moved_while_on: Cell<bool>,
+    /// Number of writes so far.
+    writes: Cell<usize>,
 }
 
 impl Model {
@@ -49,6 +51,7 @@ impl ConfigRegisters for &Model {
     }
 
     fn write(&self, offset: u16, value: u32) {
+        self.writes.set(self.writes.get() + 1);
         let mask = match offset {
             4 => 0xffff,
             _ => self.writable.get(&offset).copied().unwrap_or(0),
@@ -65,9 +68,66 @@ impl ConfigRegisters for &Model {
 fn read(model: &Model) -> Option<Function> {
     let all = || -> Vec<u32> { (0..1024).map(|n| (&model).read(4 * n)).collect() };
     let before = all();
-    let function = Function::read(Address::new(0, 1, 2, 3), None, &model);
+    let function = Function::read(Address::new(0, 1, 2, 3), None, &model, false);
     assert_eq!(all(), before, "something stayed changed");
     function
+}
+
+/// A machine of one function at 1:0.0, with registers that are known or not.
+struct OneFunction<'a>(&'a Model, Option<[Option<Bar>; 6]>);
+
+impl<'a> Machine for OneFunction<'a> {
+    type Registers = &'a Model;
+
+    fn registers(&self, address: Address) -> Option<&'a Model> {
+        (address == Address::new(0, 1, 0, 0)).then_some(self.0)
+    }
+
+    fn known_bars(&self, _: Address) -> Option<[Option<Bar>; 6]> {
+        self.1
+    }
+}
+
+#[test]
+fn a_scan_writes_nothing_to_a_function_whose_registers_are_known() {
+    let model = Model::new(0x1af4, 0x1042, 0x01_0000, 0).with_bar(0x10, 0xfe00_0000, 0xffff_f000);
+    let scanned = |bars| {
+        let mut found = Vec::new();
+        let all = scan(&OneFunction(&model, bars), 0, 1, 1, |function, _| {
+            found.push(function);
+            Some(())
+        });
+        assert_eq!((all, found.len()), (Some(()), 1));
+        found[0].bars
+    };
+    let sized = scanned(None);
+    assert_eq!(sized[0].map(|bar| bar.size), Some(4096));
+    // It is on, and does what it does.
+    model.set(4, 6);
+    let before = model.writes.get();
+    assert_eq!(scanned(Some(sized)), sized);
+    assert_eq!(model.writes.get(), before);
+}
+
+#[test]
+fn a_bridge_stays_on_while_something_behind_it_is_in_use() {
+    let bridge = || Model::new(0x1b36, 0xc, 0x06_0400, 1).with_bar(0x10, 0xfe00_0000, 0xffff_f000);
+    for is_in_use in [false, true] {
+        let model = bridge();
+        model.set(4, 7);
+        let address = Address::new(0, 0, 1, 0);
+        let function = Function::read(address, None, &&model, is_in_use).unwrap();
+        assert_eq!(function.bars[0].map(|bar| bar.size), Some(4096));
+        assert_eq!(
+            (model.moved_while_on.get(), (&model).read(4)),
+            (is_in_use, 7)
+        );
+    }
+    // A device is switched off, whatever is in use.
+    let model = Model::new(0x1af4, 0x1042, 0x01_0000, 0).with_bar(0x10, 0xfe00_0000, 0xffff_f000);
+    model.set(4, 7);
+    Function::read(Address::new(0, 1, 0, 0), None, &&model, true).unwrap();
+    assert!(!model.moved_while_on.get());
 }
 
 #[test]
@@ -119,12 +179,12 @@ fn a_header_is_read_without_writing_where_registers_are_known() {
     // Whatever is written to a function that is on is noticed.
     model.set(4, 2);
     let before = model.values.borrow().clone();
-    let function = Function::with_bars(sized.address, sized.bars, &&model);
+    let function = Function::with_bars(sized.address, None, sized.bars, &&model);
     assert_eq!(function, Some(sized));
     assert!(!model.moved_while_on.get() && *model.values.borrow() == before);
     model.set(0, u32::MAX);
     assert_eq!(
-        Function::with_bars(sized.address, sized.bars, &&model),
+        Function::with_bars(sized.address, None, sized.bars, &&model),
         None
     );
 }

@@ -30,6 +30,10 @@ fn record(id: u32) -> Record {
         created_ns: u64::from(id) << 40,
         started_ns: u64::MAX - u64::from(id),
         second_pages: !id,
+        functions: core::array::from_fn(|number| match number as u32 % 3 {
+            0 => NO_FUNCTION,
+            _ => id.wrapping_add(number as u32),
+        }),
         lease: KeptLease {
             network: id.wrapping_mul(3),
             address: id.wrapping_mul(5),
@@ -188,6 +192,28 @@ fn what_stands_at_another_place_is_no_record() {
         (keep.place(0), keep.place(1)),
         (Place::Record(record(1)), Place::Bad)
     );
+}
+
+#[test]
+fn functions_are_found_in_any_record() {
+    let memory = memory();
+    let keep = Keep::new(&memory).unwrap();
+    keep.init();
+    keep.write(0, Some(&record(1)));
+    keep.write(RECORDS - 1, Some(&record(50)));
+    // Of each record those at 1, 2, 4, 5 and 7.
+    for (number, is_there) in [
+        (2, true),
+        (8, true),
+        (51, true),
+        (57, true),
+        (4, false),
+        (50, false),
+    ] {
+        assert_eq!(keep.has_function(number), is_there, "{number}");
+    }
+    keep.write(0, None);
+    assert!(!keep.has_function(2) && keep.has_function(51));
 }
 
 /// A step that changes the notes.

@@ -1,5 +1,7 @@
 //! Devices of a supervisor that starts again in place: they reach no memory any more until a driver
-//! has them again.
+//! has them again. Those that instances have go on.
+
+use abi::keep::Keep;
 
 use crate::port;
 
@@ -25,9 +27,10 @@ fn read(function: u32, register: u32) -> u32 {
     }
 }
 
-/// Ends all mastery of the bus in segment 0, but for bridges, which only pass on. A function takes
-/// no interrupt messages either then: those are writes, too.
-pub(super) fn silence() {
+/// Ends all mastery of the bus in segment 0, but for bridges, which only pass on, and for functions
+/// that an instance may have. A function takes no interrupt messages either then: those are writes,
+/// too.
+pub(super) fn silence(notes: &Keep<'_>) {
     for device in 0..1_u32 << 13 {
         let first = device << 3;
         let functions = match read(first, HEADER) {
@@ -40,7 +43,7 @@ pub(super) fn silence() {
                 continue;
             }
             let command = read(function, COMMAND) & 0xffff;
-            if command & BUS_MASTER != 0 {
+            if command & BUS_MASTER != 0 && !notes.has_function(function) {
                 // SAFETY: as in `read`; the upper half is bits that only ones would change.
                 unsafe {
                     port::outl(ADDRESS, ENABLE | function << 8 | COMMAND);

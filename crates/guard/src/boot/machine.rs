@@ -229,14 +229,12 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
     }
 }
 
-/// How the machine was booted, of a supervisor that starts again in place. Its devices reach memory
-/// no more, before anything of that is used again.
+/// How the machine was booted, of a supervisor that starts again in place.
 fn kept_boot() -> keep::Boot {
     let Some(boot) = keep::boot() else {
         early!("what was kept of the boot does not prove itself");
         power::reset_machine()
     };
-    super::devices::silence();
     boot
 }
 

@@ -165,6 +165,9 @@ fn prepare_notes(in_place: bool) {
     } else if notes.has_bad_record() {
         logging::early!("what was kept of an instance does not prove itself");
         crate::power::reset_machine();
+    } else {
+        // Before any memory is used that a device of the kernel before was told of.
+        devices::silence(&notes);
     }
 }
 

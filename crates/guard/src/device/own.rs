@@ -93,7 +93,7 @@ pub fn own_functions() -> impl Iterator<Item = FunctionPlace> {
 }
 
 /// The functions of entries that were checked.
-fn places(entries: &[Entry]) -> impl Iterator<Item = FunctionPlace> {
+pub(crate) fn places(entries: &[Entry]) -> impl Iterator<Item = FunctionPlace> {
     let starts = (0..entries.len()).filter(|index| live::is_of(&entries[*index], KIND_FUNCTION));
     starts.map(|start| {
         let (number, config, messages) = live::function_of(&entries[start]);

@@ -12,13 +12,15 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::descriptor::{self, CpuEntry, Descriptor, FLAG_GROUPS, FLAG_PEERS, LABEL_BYTES};
+use abi::dev::MAX_DEVICES;
 use abi::keep::{
     KEPT_CHANGING, KEPT_SHARES, KEPT_SINGLE_THREAD, KEPT_STOP_WHEN_HUNG, KEPT_UNWATCHED, Keep,
-    KeptLease, KeptNetwork, NO_FRAME, Owner, Record,
+    KeptLease, KeptNetwork, NO_FRAME, NO_FUNCTION, Owner, Record,
 };
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE};
-use abi::live::{self, Answer, Entry, Verdict};
+use abi::live::{self, Answer, Entry, Live, Verdict};
 use abi::messages::{self, MAX_PLACES, Peer};
+use arrayvec::ArrayVec;
 use ring::epoch::{Copied, Table};
 use ring::mailbox::Publisher;
 
@@ -32,7 +34,9 @@ use super::{
     DESCRIPTOR_ORDER, InstanceCpu, LIVE_ORDER, Owner as CpuOwner, Partition, SharedPages, Sharing,
     WINDOW_ORDER, cpus, quarantine,
 };
+use crate::device::{self, FunctionPlace};
 use crate::mem::alloc::{Block, donate};
+use crate::mem::direct;
 use crate::mem::frame::Frame;
 use crate::mem::grant::Granules;
 use crate::mem::heap::try_zeroed_box;
@@ -140,11 +144,20 @@ impl Partition {
             network: shared.network.as_ref().map(|pages| pages.first().0),
             places,
             second_pages,
+            functions: self.function_numbers(),
             lease: self.note.lease,
             created_ns: self.note.created_ns,
             started_ns: self.note.started_ns,
         };
         notes.write(*place, Some(&record));
+    }
+
+    fn function_numbers(&self) -> [u32; MAX_DEVICES] {
+        let mut numbers = [NO_FUNCTION; MAX_DEVICES];
+        for (to, number) in numbers.iter_mut().zip(self.functions.numbers()) {
+            *to = number;
+        }
+        numbers
     }
 
     /// Has the notes say where the instance's pages are, before anybody of it runs. False if there
@@ -188,6 +201,9 @@ pub struct Adopted {
     pub note: Note,
     /// Why it cannot go on, and is to be ended, if so.
     pub misfit: Option<&'static str>,
+    /// Numbers of the PCI functions that it may have reach its memory. Before it ends
+    /// [`Partition::adopt_function`] has to be called for each, but for those that another one has.
+    pub functions: ArrayVec<u32, MAX_DEVICES>,
 }
 
 /// Takes over the instances of the supervisor before this one, which `each` gets, and returns the
@@ -208,11 +224,17 @@ pub fn adopt_all(_: &BootToken, mut each: impl FnMut(Adopted)) -> u32 {
     assert!(quarantine::reserve(), "no memory to adopt instances");
     let mut last = notes.last_id().unwrap_or(0);
     let mut pages = AdoptedPages::default();
-    for (place, record) in notes.records() {
-        last = last.max(record.id);
-        match adopt(&notes, place, &record, &mut pages) {
-            Some(adopted) => each(adopted),
-            None => notes.write(place, None),
+    // A function of one of which nobody runs any more may be another one's meanwhile.
+    for runs in [true, false] {
+        for (place, record) in notes.records() {
+            if has_sent(&notes, record.id) != runs {
+                continue;
+            }
+            last = last.max(record.id);
+            match adopt(&notes, place, &record, &mut pages) {
+                Some(adopted) => each(adopted),
+                None => notes.write(place, None),
+            }
         }
     }
     quarantine_rest(&notes);
@@ -317,6 +339,43 @@ fn is_recorded(notes: &Keep<'_>, id: u32) -> bool {
     notes.records().any(|(_, record)| record.id == id)
 }
 
+/// Whether a CPU may be in the hands of an instance.
+fn has_sent(notes: &Keep<'_>, id: u32) -> bool {
+    (0..descriptor::MAX_CPUS).any(|slot| notes.cpu(slot) == Owner::Instance(id))
+}
+
+/// Functions that instances have of a supervisor before this one, each with the number of the
+/// instance: those first of which a CPU was sent. Where the instance was not told of one, or its
+/// dynamic part was being written, nothing is known but the number.
+pub(crate) fn kept_functions() -> Vec<(u32, FunctionPlace)> {
+    let mut kept = Vec::new();
+    let Some(notes) = keep::notes() else {
+        return kept;
+    };
+    for runs in [true, false] {
+        let records = notes.records().map(|(_, record)| record);
+        for record in records.filter(|record| has_sent(&notes, record.id) == runs) {
+            let numbers = record.functions.into_iter();
+            let numbers = numbers.filter(|number| *number != NO_FUNCTION);
+            let entries = match numbers.clone().next() {
+                Some(_) => entries_of(&record).map_or_else(|_| Vec::new(), |(entries, _)| entries),
+                None => Vec::new(),
+            };
+            for number in numbers {
+                let mut places = device::places(&entries);
+                let place = places.find(|place| place.number == number);
+                let place = place.unwrap_or_else(|| FunctionPlace {
+                    number,
+                    ..FunctionPlace::default()
+                });
+                kept.try_reserve(1).expect("no memory to adopt a function");
+                kept.push((record.id, place));
+            }
+        }
+    }
+    kept
+}
+
 /// Takes one instance over; `None` if none of its CPUs was ever sent to it, or all are back, so
 /// that there is nothing left of it.
 fn adopt(
@@ -334,7 +393,11 @@ fn adopt(
         phys::map().phys(Frame(frames.start)).is_some() && phys::map().phys(end).is_some()
     });
     assert!(blocks_fit, "a record names memory that there is not");
-    if !(0..cpus().len()).any(is_sent) {
+    let functions = record.functions.into_iter();
+    let functions: ArrayVec<u32, MAX_DEVICES> =
+        functions.filter(|number| *number != NO_FUNCTION).collect();
+    // What functions reach is free when they have proved that they do not.
+    if !(0..cpus().len()).any(is_sent) && functions.is_empty() {
         for granule in owned {
             // Nobody has been sent there, or all who were have proved that they came back.
             notes.set_granule(granule, 0);
@@ -440,6 +503,7 @@ fn adopt(
         note: partition.note,
         partition,
         misfit,
+        functions,
     })
 }
 
@@ -468,6 +532,35 @@ unsafe fn blocks(
             pages.get(first, || unsafe { Pages::adopted(first) })
         }),
     }
+}
+
+/// The entries of a dynamic part, and the number of their epoch.
+fn entries_in(live: &Live) -> Result<(Vec<Entry>, u64), &'static str> {
+    let table = Table::new(&live.counter, &live.count, &live.entries);
+    let mut entries = Vec::new();
+    entries
+        .try_reserve_exact(live::MAX_ENTRIES)
+        .map_err(|_| "there is no memory to adopt it")?;
+    entries.resize(live::MAX_ENTRIES, [0; 4]);
+    let Copied::Whole { epoch, count } = table.read(&mut entries) else {
+        return Err("what it has was being changed");
+    };
+    if count as usize > entries.len() {
+        return Err("its dynamic part does not hold");
+    }
+    entries.truncate(count as usize);
+    Ok((entries, epoch))
+}
+
+/// The same of a record's, before its instance is adopted.
+fn entries_of(record: &Record) -> Result<(Vec<Entry>, u64), &'static str> {
+    let first = Frame(record.live);
+    if phys::map().phys(first).is_none() {
+        return Err("its dynamic part is nowhere");
+    }
+    // SAFETY: a block of that size, the supervisor's, which was not given to the allocator and is
+    // in the direct map for good; it consists of atomics, and only supervisors write there.
+    entries_in(unsafe { &*direct::ptr(first).cast::<Live>() })
 }
 
 /// CPUs and granules that an instance has, in its order, and whom it was told of.
@@ -557,6 +650,14 @@ impl Partition {
         if sorted != owned {
             return Err("the notes about its memory do not agree");
         }
+        let mut numbers = [NO_FUNCTION; MAX_DEVICES];
+        let told = of_kind(live::KIND_FUNCTION).map(|entry| live::function_of(entry).0);
+        for (to, number) in numbers.iter_mut().zip(told) {
+            *to = number;
+        }
+        if numbers != record.functions {
+            return Err("the notes about its devices do not agree");
+        }
         let mut peers = Vec::new();
         peers
             .try_reserve_exact(MAX_PLACES)
@@ -578,21 +679,7 @@ impl Partition {
     /// The entries of the last epoch, none if there was none, and its number if the instance has
     /// not taken it: then it tells of peers only, as no change of anything else is under way.
     fn last_epoch(&self) -> Result<(Vec<Entry>, Option<u64>), &'static str> {
-        const TORN: &str = "what it has was being changed";
-        let live = self.live();
-        let table = Table::new(&live.counter, &live.count, &live.entries);
-        let mut entries = Vec::new();
-        entries
-            .try_reserve_exact(live::MAX_ENTRIES)
-            .map_err(|_| "there is no memory to adopt it")?;
-        entries.resize(live::MAX_ENTRIES, [0; 4]);
-        let Copied::Whole { epoch, count } = table.read(&mut entries) else {
-            return Err(TORN);
-        };
-        if count as usize > entries.len() {
-            return Err("its dynamic part does not hold");
-        }
-        entries.truncate(count as usize);
+        let (entries, epoch) = entries_in(self.live())?;
         let answer = Answer::from_word(self.answers().last.load(Ordering::Acquire));
         let is_taken = answer
             .is_some_and(|answer| answer.epoch == epoch as u32 && answer.verdict == Verdict::Taken);

@@ -30,8 +30,9 @@ const _: () = assert!(MAX_FUNCTIONS * MAX_MESSAGES as usize <= irq::DEVICE_VECTO
 ///
 /// # Safety
 /// At the addresses of [`Self::place`] this function answers, and nothing else of the machine, as
-/// long as the value lives. It reaches no memory until [`Self::hand_over`] is called, nor after
-/// [`Self::stop`] has returned true.
+/// long as the value lives. It reaches no memory until [`Self::hand_over`] is called, unless it is
+/// one that an instance of a supervisor before this one has, nor after [`Self::stop`] has returned
+/// true.
 pub unsafe trait Function: Send {
     /// The function's place.
     fn place(&self) -> &FunctionPlace;
@@ -194,6 +195,26 @@ impl Functions {
         domain.is_none_or(|domain| domain.unmap(device::by_number(frames.start), bytes))
     }
 
+    /// Numbers of all of them.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().map(|given| given.function.place().number)
+    }
+
+    /// Adds one, in the order of the numbers. False without memory.
+    fn add(&mut self, function: Box<dyn Function>, room: quarantine::Room) -> bool {
+        let number = function.place().number;
+        let index = (self.0).partition_point(|given| given.function.place().number < number);
+        let is_room = self.0.try_reserve(1).is_ok();
+        if is_room {
+            let given = Assigned {
+                function,
+                _room: room,
+            };
+            self.0.insert(index, given);
+        }
+        is_room
+    }
+
     /// The instance has them from here on; its first CPU has this APIC id.
     pub(super) fn hand_over(&mut self, apic_id: u32) {
         let all = self.0.iter_mut();
@@ -233,8 +254,6 @@ impl Partition {
         if self.started {
             return Err(AssignError::Started);
         }
-        // Nobody would stop it while the next kernel comes.
-        keep::give_up("an instance has a device");
         if self.functions.len() >= MAX_FUNCTIONS {
             return Err(AssignError::Full);
         }
@@ -250,15 +269,10 @@ impl Partition {
             device::check(at, bytes).map_err(|_| AssignError::Place(Refusal::Overlap(0)))?;
         }
         let number = place.number;
-        let index =
-            (self.functions.0).partition_point(|given| given.function.place().number < number);
         let room = quarantine::Room::take().ok_or(AssignError::NoMemory)?;
-        (self.functions.0.try_reserve(1)).map_err(|_| AssignError::NoMemory)?;
-        let given = Assigned {
-            function,
-            _room: room,
-        };
-        self.functions.0.insert(index, given);
+        if !self.functions.add(function, room) {
+            return Err(AssignError::NoMemory);
+        }
         let mut checked = self.check_table();
         // The memory of one that was not started stays as it is.
         let is_first = self.functions.len() == 1;
@@ -269,9 +283,20 @@ impl Partition {
             checked = Err(AssignError::NoMemory);
         }
         if checked.is_err() {
-            self.functions.0.remove(index);
+            let all = &mut self.functions.0;
+            all.retain(|given| given.function.place().number != number);
         }
         checked
+    }
+
+    /// Takes a function over that the instance has had of the supervisor before this one.
+    ///
+    /// # Panics
+    /// Without memory for that.
+    pub fn adopt_function(&mut self, function: Box<dyn Function>) {
+        let room = quarantine::Room::take();
+        let is_added = room.is_some_and(|room| self.functions.add(function, room));
+        assert!(is_added, "no memory to adopt a function");
     }
 
     /// Checks what the first epoch would be, as the instance will.

@@ -149,10 +149,15 @@ impl Partition {
         self.retire_noted();
         let cpus = self.cpus.iter().filter(|cpu| !cpu.is_parked()).count();
         // A CPU that runs could start a function again.
+        let had_functions = !self.functions.is_empty();
         let functions = match cpus {
             0 => self.functions.stop(),
             _ => self.functions.len(),
         };
+        if had_functions && functions == 0 {
+            // They may be another one's from now on.
+            self.keep_changing(false);
+        }
         let unproven = Unproven { cpus, functions };
         if unproven != Unproven::default() {
             return Err(unproven);

@@ -30,11 +30,11 @@ use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::window::BadFrames;
 use abi::{Network, Window, live, messages, window};
 use adopt::KeptRecord;
-pub(crate) use adopt::shared_frames;
 pub use adopt::{
     Adopted, Note, adopt_all, forget_network, is_up, kept_networks, last_generation,
     note_generation, note_last_id, note_network, restarts,
 };
+pub(crate) use adopt::{kept_functions, shared_frames};
 use arrayvec::ArrayVec;
 use functions::Functions;
 pub use functions::{AssignError, Domain, Function, MAX_FUNCTIONS, MAX_MESSAGES};

@@ -2,10 +2,10 @@
 
 use alloc::boxed::Box;
 
-use abi::dev::{self, AddDevice};
+use abi::dev::{self, AddDevice, Status};
 use abi::errno::Errno;
 use devices::{AssignError, ClaimError, DmaFault, Domain, NoDomain, NotConfined, Owner, PciDevice};
-use guard::partition::{self, MAX_FUNCTIONS};
+use guard::partition::{self, MAX_FUNCTIONS, Partition};
 
 use super::{Instance, Refused};
 use crate::brief::lock_briefly;
@@ -89,6 +89,27 @@ fn function(number: u32) -> Option<&'static PciDevice> {
     let all = devices::pci_devices();
     let index = all.binary_search_by_key(&address, |device| device.function().address);
     Some(&all[index.ok()?])
+}
+
+/// Takes over the functions that an instance has of the supervisor before this one, and has its
+/// status say so.
+///
+/// # Panics
+/// If one of them is not found: nobody could say that it reaches no memory. Without memory.
+pub(crate) fn adopt(partition: &mut Partition, numbers: &[u32], status: &mut Status) {
+    for number in numbers {
+        let device = function(*number).expect("a function of an instance is not found");
+        // If it is another one's by now, this one has nobody who runs.
+        let Some(given) = device.adopt(partition.id()) else {
+            continue;
+        };
+        partition.adopt_function(Box::new(given));
+        status.device_flags |= dev::DEVICE_UNSAFE_DMA;
+        if let Some(place) = status.devices.get_mut(status.device_count as usize) {
+            *place = *number;
+            status.device_count += 1;
+        }
+    }
 }
 
 impl Instance {

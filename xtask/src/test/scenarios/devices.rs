@@ -37,7 +37,8 @@ pub fn behind_port(hardware: &mut Hardware, bus: u32, device: &str) {
     add(hardware, &["-device", &port, "-device", &device]);
 }
 
-fn drive(hardware: &mut Hardware, id: &str, image: &Path) {
+/// Adds a drive of that name, for a device, which is a file of the host's.
+pub fn drive(hardware: &mut Hardware, id: &str, image: &Path) {
     let drive = format!("if=none,id={id},format=raw,file={}", image.display());
     add(hardware, &["-drive", &drive]);
 }

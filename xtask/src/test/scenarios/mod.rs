@@ -296,6 +296,11 @@ pub fn tests() -> Vec<Test> {
             run: supervisor::faults,
         },
         Test {
+            name: "machine/restart-devices",
+            place: SkerryMachine,
+            run: supervisor::devices,
+        },
+        Test {
             name: "long/restarts",
             place: SkerryMachine,
             run: supervisor::hundred,

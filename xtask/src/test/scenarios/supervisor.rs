@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::devices;
 use super::json::{self, Resources};
 use crate::build;
 use crate::cleanup::Directory;
+use crate::qemu::Hardware;
 use crate::test::{Check, Setting};
 
 /// First process of all machines here.
@@ -18,6 +20,8 @@ const INIT: &str = include_str!("../../../../tests/cases/supervisor-restart.sh")
 const TIES: &str = include_str!("../../../../tests/cases/supervisor-ties.sh");
 /// First process of a machine whose supervisor ends in each way that a kernel can.
 const FAULTS: &str = include_str!("../../../../tests/cases/supervisor-faults.sh");
+/// First process of a machine whose instances have disks.
+const DEVICES: &str = include_str!("../../../../tests/cases/supervisor-devices.sh");
 /// First process of a machine whose supervisor panics a hundred times.
 const HUNDRED: &str = include_str!("../../../../tests/cases/supervisor-hundred.sh");
 /// First process of a supervisor that panics at once, as the first line's `HOW` says.
@@ -32,9 +36,26 @@ HOW
 const AGAIN: &str = "the supervisor starts again in place";
 
 /// Runs `init` as the first process, with words on the kernel's command line; returns the log.
-fn run(setting: &Setting, (name, minutes): (&str, u64), words: &str, init: &str) -> Result<String> {
+fn run(
+    setting: &Setting,
+    name_and_minutes: (&str, u64),
+    words: &str,
+    init: &str,
+) -> Result<String> {
+    run_on(setting, name_and_minutes, words, init, |_| ())
+}
+
+/// Does so on hardware to which something is added.
+fn run_on(
+    setting: &Setting,
+    (name, minutes): (&str, u64),
+    words: &str,
+    init: &str,
+    add: impl FnOnce(&mut Hardware),
+) -> Result<String> {
     let mut machine = setting.machine(name);
     machine.hardware.cpus = 6;
+    add(&mut machine.hardware);
     machine.append = words.into();
     machine.timeout = Some(Duration::from_secs(60 * minutes));
     let directory = Directory::create()?;
@@ -260,6 +281,63 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
                 said.same((0, "before"), (7, "free"))?;
                 Ok(what)
             }),
+        ),
+    ])
+}
+
+/// Panics under instances that have devices, whose transfers go on meanwhile.
+pub fn devices(setting: &Setting) -> Result<Vec<Check>> {
+    let words = "supervisor_panic=restart supervisor_cpus=2 fault=unreset pci.hide=01:00.0,02:00.0";
+    let images = Directory::create()?;
+    let disks = ["one", "two", "own"].map(|name| images.join(name));
+    for disk in &disks {
+        fs::write(disk, vec![0; 32 << 20])?;
+    }
+    let log = run_on(setting, ("devices", 10), words, DEVICES, |hardware| {
+        for (bus, disk) in (1..).zip(&disks) {
+            let id = format!("disk{bus}");
+            devices::drive(hardware, &id, disk);
+            devices::behind_port(hardware, bus, &format!("virtio-blk-pci,drive={id}"));
+        }
+    })?;
+    let said = Said(log);
+    let all = |results: &[&dyn Fn() -> Result<()>]| -> Result<String> {
+        results.iter().try_for_each(|result| result())?;
+        Ok(String::new())
+    };
+    Ok(vec![
+        Check::new(
+            "an instance keeps its disk, and writes and reads it without a fault meanwhile",
+            all(&[
+                &|| said.is(1, "devices", said.get(0, "devices")?),
+                &|| said.is(1, "registers", said.get(0, "registers")?),
+                &|| said.same((0, "resources"), (1, "resources")),
+                &|| said.is(1, "writes", "whole"),
+            ]),
+        ),
+        Check::new(
+            "the supervisor has its own disk again, and gives an instance's to nobody",
+            all(&[&|| said.is(1, "own", "mine"), &|| said.is(1, "taken", "1")]),
+        ),
+        Check::new(
+            "a disk of one that has not run is reset, and the next one's",
+            all(&[&|| said.is(2, "second", "whole"), &|| {
+                said.is(2, "writes", "whole")
+            }]),
+        ),
+        Check::new(
+            "memory that a disk may still reach stays out of use over a panic, until it does not",
+            all(&[&|| said.is(3, "waits", "0"), &|| {
+                said.is(3, "names", "writes")
+            }]),
+        ),
+        Check::new(
+            "an instance with a disk ends in the middle of panics, and everything is free",
+            all(&[
+                &|| said.is(4, "more", "whole"),
+                &|| said.is(5, "again", "whole"),
+                &|| said.same((0, "before"), (5, "free")),
+            ]),
         ),
     ])
 }
