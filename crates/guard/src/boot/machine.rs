@@ -177,7 +177,7 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
         });
     }
 
-    describe_memory(descriptor, &info);
+    describe_memory(descriptor, &info, again.is_some());
     let places = tables.as_ref().map(places).unwrap_or_default();
     if keep::is_asked_for(info.cmdline()) {
         reserve_notes(descriptor, &places);
@@ -308,8 +308,9 @@ fn arrange<'a>(
     apic_ids.iter().enumerate().take(wanted.clamp(1, most))
 }
 
-/// Memory from 1 MiB on, and what of it is in use.
-fn describe_memory(descriptor: &mut Descriptor, info: &BootInfo) {
+/// Memory from 1 MiB on, and what of it is in use. `again`: the archive was looked at before, by
+/// the kernel that this one follows in place.
+fn describe_memory(descriptor: &mut Descriptor, info: &BootInfo, again: bool) {
     const FIRST: u64 = 1 << 20;
     const PAGE: u64 = PAGE_SIZE as u64;
     let mut runs = info.memory.clone();
@@ -356,26 +357,72 @@ fn describe_memory(descriptor: &mut Descriptor, info: &BootInfo) {
     )
     .expect("the image is in memory that the loader reports");
     descriptor.image_frames = pages as u64;
-    if let Some(module) = &info.module {
-        match frame_at(descriptor, module.start) {
-            Some(first) if module.start.is_multiple_of(PAGE) => {
-                descriptor.initramfs_frame = first;
-                descriptor.initramfs_len = module.end - module.start;
-            }
-            _ => early!("the initramfs is not in memory, or not on a page boundary: ignored"),
-        }
-    }
     for own in &info.own {
         reserve(descriptor, own.clone(), RESERVED_FIRMWARE);
     }
+    if let Some(module) = &info.module {
+        place_archive(descriptor, module, again);
+    }
 }
 
+/// Says where the archive is. One that is not whole pages of memory is copied to where there is
+/// room: the firmware counts memory as its own, at the end of what it reports, that QEMU's loader
+/// wrote the archive's last pages to if the machine has disks of several kinds. `again`: it has
+/// been copied.
+fn place_archive(descriptor: &mut Descriptor, module: &Range<u64>, again: bool) {
+    const PAGE: u64 = PAGE_SIZE as u64;
+    let Some(len) = module.end.checked_sub(module.start) else {
+        return;
+    };
+    let pages = len.div_ceil(PAGE);
+    let place = frame_of_run(descriptor, module.clone());
+    let first = match place {
+        Some(first) if module.start.is_multiple_of(PAGE) => first,
+        _ if module.end > 4 << 30 => {
+            early!("the initramfs is above 4 GiB, and not in memory: ignored");
+            return;
+        }
+        _ => {
+            let room = early::lowest_free(descriptor, pages);
+            let Some((room, to)) =
+                room.and_then(|room| Some((room.0, descriptor.phys_of(room.0)?)))
+            else {
+                early!("no room for the initramfs of {len} bytes: ignored");
+                return;
+            };
+            if !again {
+                // SAFETY: on the boot tables, which map both below 4 GiB. Where it goes is memory
+                // that the descriptor leaves free, for which nobody is allocated anything before
+                // this returns; all that is still read of loader and firmware is elsewhere.
+                unsafe {
+                    core::ptr::copy(
+                        core::ptr::with_exposed_provenance::<u8>(module.start as usize),
+                        core::ptr::with_exposed_provenance_mut(to as usize),
+                        len as usize,
+                    );
+                }
+            }
+            room
+        }
+    };
+    descriptor.initramfs_frame = first;
+    descriptor.initramfs_len = len;
+}
+
+/// The frame that a byte of memory is in.
 fn frame_at(descriptor: &Descriptor, phys: u64) -> Option<u64> {
-    let range = descriptor
-        .ranges()
-        .iter()
-        .find(|r| (r.phys..r.phys + r.count * PAGE_SIZE as u64).contains(&phys))?;
-    Some(range.first_frame + (phys - range.phys) / PAGE_SIZE as u64)
+    frame_of_run(descriptor, phys..phys + 1)
+}
+
+/// The frame that the first one of some bytes is in, if all of them are in one run of memory: then
+/// they are in frames with numbers in a row.
+fn frame_of_run(descriptor: &Descriptor, bytes: Range<u64>) -> Option<u64> {
+    let has_all = |r: &&MemRange| {
+        let end = r.phys + r.count * PAGE_SIZE as u64;
+        (r.phys..end).contains(&bytes.start) && bytes.end <= end
+    };
+    let range = descriptor.ranges().iter().find(has_all)?;
+    Some(range.first_frame + (bytes.start - range.phys) / PAGE_SIZE as u64)
 }
 
 /// Marks memory as in use; returns its first frame, if it is the supervisor's memory at all.
