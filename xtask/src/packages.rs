@@ -34,6 +34,9 @@ pub const PCI: &[&str] = &["pciutils"];
 /// Tools for disks: loop devices, partitions, file systems.
 pub const DISKS: &[&str] = &["e2fsprogs", "fdisk", "mount", "util-linux"];
 
+/// The tool for NVMe controllers.
+pub const NVME: &[&str] = &["nvme-cli"];
+
 /// The loader of a kernel by the one that runs.
 pub const KEXEC: &[&str] = &["kexec-tools"];
 

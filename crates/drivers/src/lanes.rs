@@ -156,6 +156,9 @@ pub trait Hardware: Send + Sync {
     /// Whether the device asks for a reset.
     fn needs_reset(&self) -> bool;
 
+    /// The reset that follows is not to count for what is in flight in a queue.
+    fn forgive(queue: &mut Self::Queue);
+
     /// Resets the device and offers everything again that was in flight. What does not begin again
     /// has `ended`: everything if the device did not come back.
     ///
@@ -222,6 +225,8 @@ enum Reason {
     Broken,
     /// The device has asked for that.
     Asked,
+    /// Somebody else wants it.
+    Wanted,
 }
 
 impl From<Broken> for Reason {
@@ -279,18 +284,23 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
         target: &H::Target,
         group: &mut [Request<'_>],
     ) {
-        let lane = &self.lanes[H::cpu() % self.lanes.len()];
-        let mut state = lane.state.lock();
-        // Who has some gives them back without waiting for others.
-        while state.tickets.iter().filter(|it| !it.is_taken).count() < group.len() {
-            state = lane.changed.wait(state);
-        }
+        let (lane, mut state) = self.enter(group.len());
         let taken: ArrayVec<u8, GROUP> = group.iter().map(|_| state.take_ticket()).collect();
         for (request, ticket) in group.iter().zip(&taken) {
             let checked = request.operation.check(device);
             state.tickets[usize::from(*ticket)].outcome = checked;
             if checked.is_ok() {
-                state = self.offer(lane, state, *ticket, target, &request.operation);
+                let operation = &request.operation;
+                let offer = |queue: &mut H::Queue, done, tag| {
+                    self.hardware.offer(queue, target, operation, done, tag)
+                };
+                state = match operation.range() {
+                    Some((_, 0)) => state,
+                    range => {
+                        let len = range.map_or(0, |(_, len)| len);
+                        self.offer(lane, state, *ticket, len, offer)
+                    }
+                };
             }
         }
         state = self.notify(lane, state);
@@ -309,28 +319,63 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
         lane.changed.notify_all(&state);
     }
 
-    /// Offers a request in as many parts as the device wants, when there is room for them.
+    /// The queue of this processor, with room for so many requests.
+    fn enter(&self, requests: usize) -> (&Lane<H::Queue, I>, Guard<'_, H>) {
+        let lane = &self.lanes[H::cpu() % self.lanes.len()];
+        let mut state = lane.state.lock();
+        // Who has some gives them back without waiting for others.
+        while state.tickets.iter().filter(|it| !it.is_taken).count() < requests {
+            state = lane.changed.wait(state);
+        }
+        (lane, state)
+    }
+
+    /// Does one thing that is no request of the block layer's, and that `offer` offers.
+    ///
+    /// # Errors
+    /// Its outcome.
+    pub fn run(
+        &self,
+        mut offer: impl FnMut(&mut H::Queue, Tag) -> Result<(), NotOffered>,
+    ) -> Result<(), Errno> {
+        let (lane, mut state) = self.enter(1);
+        let ticket = state.take_ticket();
+        let once = |queue: &mut H::Queue, _, tag| offer(queue, tag).map(|()| 0);
+        state = self.offer(lane, state, ticket, 0, once);
+        state = self.notify(lane, state);
+        while state.tickets[usize::from(ticket)].left > 0 {
+            state = self.progress(lane, state);
+        }
+        let own = &mut state.tickets[usize::from(ticket)];
+        own.is_taken = false;
+        let outcome = own.outcome;
+        lane.changed.notify_all(&state);
+        outcome
+    }
+
+    /// Resets the device, which then does everything again that was in flight. Returns when it is
+    /// back, or gone, or still does not stop: then nothing has ended.
+    pub fn renew(&self) {
+        self.reset(Reason::Wanted);
+    }
+
+    /// Offers a request of `len` bytes in as many parts as the device wants, when there is room for
+    /// them.
     fn offer<'a>(
         &'a self,
         lane: &'a Lane<H::Queue, I>,
         mut state: Guard<'a, H>,
         ticket: u8,
-        target: &H::Target,
-        operation: &Operation<'_>,
+        len: u64,
+        mut part: impl FnMut(&mut H::Queue, u64, Tag) -> Result<u64, NotOffered>,
     ) -> Guard<'a, H> {
         let tag = Tag {
             lane: lane.number,
             ticket,
         };
-        let len = match operation.range() {
-            Some((_, 0)) => return state,
-            Some((_, len)) => len,
-            None => 0,
-        };
         let mut done = 0;
         while state.tickets[usize::from(ticket)].outcome.is_ok() {
-            let hardware = &self.hardware;
-            match hardware.offer(&mut state.queue, target, operation, done, tag) {
+            match part(&mut state.queue, done, tag) {
                 Ok(part) => {
                     state.tickets[usize::from(ticket)].left += 1;
                     done += part;
@@ -464,11 +509,15 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
                 (Reason::Broken, Some(rule)) => log::error!("{name}: {rule}: reset"),
                 (Reason::Asked, _) if !self.hardware.needs_reset() => return,
                 (Reason::Asked, _) => log::error!("{name}: it asks for a reset"),
+                (Reason::Wanted, _) => log::info!("{name}: reset, as was asked for"),
             }
             let mut queues = ArrayVec::<&mut H::Queue, MAX_LANES>::new();
             let mut tickets = ArrayVec::<&mut Tickets, MAX_LANES>::new();
             for state in &mut states {
                 let state = &mut **state;
+                if matches!(reason, Reason::Wanted) {
+                    H::forgive(&mut state.queue);
+                }
                 queues.push(&mut state.queue);
                 tickets.push(&mut state.tickets);
             }

@@ -1,5 +1,7 @@
 //! NVMe disks as block devices (`docs/nvme.md`).
 
+mod control;
+
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -8,6 +10,8 @@ use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use arrayvec::ArrayVec;
 use block::{BlockDevice, Limits, Operation, Request, Transfer};
+pub use control::Control;
+use control::Note;
 use nvme::{Admin, Command, Completion, Controller, Data, Failure, Function, Identity, Namespace};
 use nvme::{Queue, Refusal, Rule, Shape, StartError, Status};
 use task::Mutex;
@@ -42,7 +46,15 @@ const MAX_DISCARD: u64 = 1 << 30;
 /// Looks at which a command has had no answer when it is aborted.
 const ABORT_AT: u8 = 2;
 
-type DiskQueue<P> = Queue<<P as Parts>::Memory, InFlight<<P as Parts>::Lent>>;
+type DiskQueue<P> = Queue<<P as Parts>::Memory, Part<<P as Parts>::Lent>>;
+type Shared<P> = Arc<Lanes<Device<P>, <P as Parts>::Interrupt>>;
+
+/// A part of a request in a queue.
+struct Part<L> {
+    in_flight: InFlight<L>,
+    /// Of a program's command: who wants to know the answer.
+    note: Option<Arc<Note>>,
+}
 
 /// A controller with its admin queue.
 struct Device<P: Parts> {
@@ -50,16 +62,18 @@ struct Device<P: Parts> {
     controller: Controller<P::Function>,
     admin: Mutex<Admin<P::Memory>>,
     namespaces: Vec<Namespace>,
+    /// Held by who passes a program's command to the admin queue.
+    passing: Mutex<()>,
 }
 
 /// A namespace of an NVMe controller, whose queues it shares with the others.
 pub struct NvmeDisk<P: Parts> {
-    lanes: Arc<Lanes<Device<P>, P::Interrupt>>,
+    lanes: Shared<P>,
     namespace: Namespace,
 }
 
-/// Brings a controller up, with a queue pair for each of `interrupts` as far as it has so many; its
-/// namespaces. `memory` makes room for a queue.
+/// Brings a controller up, with a queue pair for each of `interrupts` as far as it has so many; the
+/// controller, and its namespaces. `memory` makes room for a queue.
 ///
 /// # Errors
 /// [`StartError`]; the controller was stopped then, if it could be.
@@ -68,7 +82,7 @@ pub fn start<P: Parts>(
     function: P::Function,
     interrupts: Vec<P::Interrupt>,
     memory: impl FnMut(u64) -> Option<(P::Memory, Address)>,
-) -> Result<Vec<NvmeDisk<P>>, StartError> {
+) -> Result<(Control<P>, Vec<NvmeDisk<P>>), StartError> {
     let shape = Shape {
         queues: interrupts.len().min(MAX_LANES) as u16,
         entries: QUEUE_SIZE,
@@ -86,6 +100,7 @@ pub fn start<P: Parts>(
         controller: started.controller,
         admin: Mutex::new(started.admin),
         namespaces: started.namespaces,
+        passing: Mutex::new(()),
     };
     let lanes = Lanes::new(device, started.queues, interrupts).ok_or(StartError::NoMemory)?;
     let lanes = Arc::new(lanes);
@@ -93,7 +108,8 @@ pub fn start<P: Parts>(
         lanes: lanes.clone(),
         namespace,
     };
-    Ok(namespaces.into_iter().map(disk).collect())
+    let disks = namespaces.into_iter().map(disk).collect();
+    Ok((Control::new(lanes.clone()), disks))
 }
 
 impl<P: Parts> NvmeDisk<P> {
@@ -152,21 +168,30 @@ impl<P: Parts> Device<P> {
         let (first, count) = blocks(namespace, transfer.offset + done, len as u64);
         let command = command(namespace.id, first, count as u16);
         let data = Data::Pages(&places);
-        submit(queue, command, data, InFlight { tag, pages }).map(|()| len as u64)
+        submit(queue, command, data, Part::new(tag, pages)).map(|()| len as u64)
+    }
+}
+
+impl<L> Part<L> {
+    fn new(tag: Tag, pages: ArrayVec<L, MAX_PIECES>) -> Self {
+        Self {
+            in_flight: InFlight { tag, pages },
+            note: None,
+        }
     }
 }
 
 /// Submits a part of a request, whose pages are given back if that fails.
 fn submit<M: Memory, L: Lent>(
-    queue: &mut Queue<M, InFlight<L>>,
+    queue: &mut Queue<M, Part<L>>,
     command: Command,
     data: Data<'_>,
-    value: InFlight<L>,
+    value: Part<L>,
 ) -> Result<(), NotOffered> {
     let Err(refused) = queue.submit(command, data, value) else {
         return Ok(());
     };
-    refused.value.give_back();
+    refused.value.in_flight.give_back();
     Err(match refused.why {
         Refusal::Full => NotOffered::Full,
         Refusal::Broken(_) => NotOffered::Broken,
@@ -175,8 +200,11 @@ fn submit<M: Memory, L: Lent>(
 }
 
 /// The end of a part of a request, whose pages are given back.
-fn ended<L: Lent>(completion: Completion<InFlight<L>>) -> Ended {
-    let tag = completion.value.give_back();
+fn ended<L: Lent>(completion: Completion<Part<L>>) -> Ended {
+    if let Some(note) = &completion.value.note {
+        note.set(nvme::Answer::of(&completion));
+    }
+    let tag = completion.value.in_flight.give_back();
     let outcome = completion
         .outcome
         .map(drop)
@@ -210,10 +238,7 @@ impl<P: Parts> Hardware for Device<P> {
     ) -> Result<u64, NotOffered> {
         let identity = self.controller.identity();
         let id = namespace.id;
-        let value = InFlight {
-            tag,
-            pages: ArrayVec::new(),
-        };
+        let value = Part::new(tag, ArrayVec::new());
         match *operation {
             Operation::Read(transfer) => {
                 self.offer_transfer(queue, namespace, &transfer, done, tag, Command::read)
@@ -269,7 +294,7 @@ impl<P: Parts> Hardware for Device<P> {
         log::warn!("{}: a request has no answer: it is aborted", self.name);
         let mut admin = self.admin.lock();
         self.controller
-            .abort(&mut admin, queue, |value| value.tag == tag);
+            .abort(&mut admin, queue, |value| value.in_flight.tag == tag);
         Ok(())
     }
 
@@ -279,6 +304,10 @@ impl<P: Parts> Hardware for Device<P> {
 
     fn in_flight(queue: &DiskQueue<P>) -> usize {
         queue.in_flight()
+    }
+
+    fn forgive(queue: &mut DiskQueue<P>) {
+        queue.forgive();
     }
 
     fn needs_reset(&self) -> bool {

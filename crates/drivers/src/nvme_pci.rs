@@ -2,14 +2,18 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use devices::{Claim, DmaPage, PciDevice, Registers, Vector};
-use fs::block::{Disk, DiskNumbers};
+use fs::block::{self, Disk, DiskNumbers, NvmeController};
+use fs::ioctl::IoctlRequest;
+use fs::{DeviceId, devfs};
 use guard::cpu;
 use nvme::Capabilities;
 use task::Event;
 
-use crate::nvme::{NvmeDisk, Parts, start};
+use crate::lanes::QUEUE_SIZE;
+use crate::nvme::{Control, NvmeDisk, Parts, start};
 use crate::pci_parts::{
     DiskOfMachine, Geometric, QueueMemory, pause, queue_memory, queue_vectors, start_devices, text,
 };
@@ -71,6 +75,10 @@ impl Geometric for NvmeDisk<Machine> {
         let sectors = self.namespace().capacity() / block::SECTOR_SIZE;
         ((sectors >> 11) as u16, 64, 32)
     }
+
+    fn own_ioctl(&self, request: &IoctlRequest<'_>) -> fs::Result<usize> {
+        self.ioctl(request)
+    }
 }
 
 /// Finds controllers and makes their namespaces known. One that cannot be used costs a line in the
@@ -112,8 +120,9 @@ fn start_controller(device: &'static PciDevice, index: u32) -> Result<(), String
     };
     let memory = |bytes: u64| queue_memory(&claim, bytes);
     let name = alloc::format!("nvme{index}");
-    let disks =
+    let (control, disks) =
         start::<Machine>(name.clone(), board, vectors, memory).map_err(|error| text(&error))?;
+    let mut names = Vec::new();
     for (number, disk) in (1..).zip(disks) {
         let name = alloc::format!("{name}n{number}");
         let namespace = disk.namespace();
@@ -130,11 +139,63 @@ fn start_controller(device: &'static PciDevice, index: u32) -> Result<(), String
                 ""
             },
         );
+        let generic = Arc::new(disk.generic());
+        if let Err(error) = devfs::register(&alloc::format!("ng{index}n{number}"), generic) {
+            log::error!("{name}: commands cannot be passed: {error}");
+        }
         let driver = Arc::new(DiskOfMachine::new(disk));
         let registered = Disk::register(&name, DiskNumbers::further(), driver);
-        if let Err(error) = registered {
-            log::error!("{name}: {error}");
+        match registered {
+            Ok(()) => names.push(name),
+            Err(error) => log::error!("{name}: {error}"),
         }
     }
+    let control = Arc::new(control);
+    let known = devfs::register(&name, control.clone()).and_then(|id| {
+        let about = about(&control, name.clone(), index, id);
+        block::register_controller(NvmeController {
+            address: text(&device.function().address),
+            disks: names,
+            ..about
+        })
+    });
+    if let Err(error) = known {
+        log::error!("{name}: commands cannot be passed: {error}");
+    }
     Ok(())
+}
+
+/// Description of a controller for programs, but for its place and its disks.
+fn about(control: &Control<Machine>, name: String, index: u32, id: DeviceId) -> NvmeController {
+    let identity = control.identity();
+    let ascii = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (serial, model) = (ascii(&identity.serial), ascii(&identity.model));
+    let subsystem = match identity.subsystem.split(|byte| *byte == 0).next() {
+        Some([]) | None => {
+            // As Linux names one that has no name of its own.
+            let [vendor, board] = identity.vendors;
+            alloc::format!("nqn.2014.08.org.nvmexpress:{vendor:04x}{board:04x}{serial}{model}")
+        }
+        Some(own) => ascii(own),
+    };
+    NvmeController {
+        name,
+        index,
+        node: alloc::format!("{}:{}", id.major, id.minor),
+        address: String::new(),
+        serial,
+        model,
+        firmware: ascii(&identity.firmware),
+        subsystem,
+        kind: match identity.kind {
+            1 => "io",
+            2 => "discovery",
+            3 => "admin",
+            _ => "reserved",
+        },
+        number: identity.number,
+        queues: control.queues() + 1,
+        entries: QUEUE_SIZE,
+        disks: Vec::new(),
+    }
 }

@@ -157,6 +157,15 @@ impl Lent for DmaPage {
 pub trait Geometric: BlockDevice {
     /// Cylinders, heads, sectors.
     fn geometry(&self) -> (u16, u8, u8);
+
+    /// A request of the disk's own kind.
+    ///
+    /// # Errors
+    /// `ENOTTY` if it does not know it.
+    fn own_ioctl(&self, request: &IoctlRequest<'_>) -> fs::Result<usize> {
+        let _ = request;
+        Err(Errno::ENOTTY)
+    }
 }
 
 /// A disk with what `fs` wants of it.
@@ -211,7 +220,7 @@ impl<D: Geometric> DiskDriver for DiskOfMachine<D> {
     fn ioctl(&self, opener: &DiskOpener<'_>, request: &IoctlRequest<'_>) -> fs::Result<usize> {
         let (cylinders, heads, sectors) = match request.command {
             HDIO_GETGEO => self.disk.geometry(),
-            _ => return Err(Errno::ENOTTY),
+            _ => return self.disk.own_ioctl(request),
         };
         let geometry = Geometry {
             heads,

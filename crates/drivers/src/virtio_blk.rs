@@ -262,6 +262,9 @@ impl<P: DiskParts> Hardware for Device<P> {
         queue.in_flight().into()
     }
 
+    /// Nobody asks for a reset of a virtio disk.
+    fn forgive(_: &mut DiskQueue<P>) {}
+
     fn needs_reset(&self) -> bool {
         self.disk.needs_reset()
     }

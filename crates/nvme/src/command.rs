@@ -16,8 +16,11 @@ pub(crate) mod nvm {
     pub const FLUSH: u8 = 0x00;
     pub const WRITE: u8 = 0x01;
     pub const READ: u8 = 0x02;
+    pub const WRITE_UNCORRECTABLE: u8 = 0x04;
+    pub const COMPARE: u8 = 0x05;
     pub const WRITE_ZEROES: u8 = 0x08;
     pub const DATASET_MANAGEMENT: u8 = 0x09;
+    pub const VERIFY: u8 = 0x0c;
 }
 
 /// Structures that an Identify command asks for (section 5.15.1).
@@ -42,6 +45,7 @@ impl Command {
 
     const ID: usize = 2;
     const NAMESPACE: usize = 4;
+    const WORD_2: usize = 8;
     const DATA: usize = 24;
     const WORD_10: usize = 40;
 
@@ -90,6 +94,19 @@ impl Command {
     #[must_use]
     pub fn discard(namespace: u32) -> Self {
         Self::new(nvm::DATASET_MANAGEMENT, namespace, &[0, DEALLOCATE])
+    }
+
+    /// The command of a program, word for word but for its identifier and the place of its data.
+    pub(crate) fn passed(code: u8, namespace: u32, words: &[u32; 8]) -> Self {
+        let [second, third, rest @ ..] = words;
+        let mut command = Self::new(code, namespace, rest);
+        for (place, word) in command.0[Self::WORD_2..]
+            .chunks_exact_mut(4)
+            .zip([second, third])
+        {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        command
     }
 
     pub(crate) fn identify(structure: u8, namespace: u32) -> Self {

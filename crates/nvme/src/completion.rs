@@ -58,6 +58,9 @@ pub struct Completion<V> {
     pub value: V,
     /// The first word of the completion, or why the command failed.
     pub outcome: Result<u32, Failure>,
+    /// The status field as the controller wrote it, without the phase (section 4.6.1): with
+    /// whether it helps to repeat the command. 0 if the controller did not write one.
+    pub field: u16,
 }
 
 /// Rule that a controller has broken.

@@ -10,6 +10,7 @@ use crate::PAGE;
 use crate::command::{Command, cns};
 use crate::completion::{Completion, Failure, Rule, Status};
 use crate::identify::{self, Identity, Namespace, Nonsense};
+use crate::passed::Plan;
 use crate::queue::{Data, Queue, Refusal};
 use crate::registers::{Capabilities, Unusable, at, cc, csts};
 
@@ -121,6 +122,53 @@ pub struct Admin<M> {
     buffer: Address,
     /// A copy of the page: what counts.
     answer: Vec<u8>,
+    /// The command of a program, of which there is one at a time.
+    passing: Option<Passing>,
+}
+
+/// Command of a program in the admin queue.
+#[derive(Clone, Copy, Debug)]
+enum Passing {
+    /// The controller has the command, known by this.
+    Underway(u32),
+    /// The command is over.
+    Over(Answer),
+}
+
+/// Answer to a command of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The first word of the completion; 0 of a command that failed.
+    pub word: u32,
+    /// The status field, without the phase: 0 for success.
+    pub field: u16,
+}
+
+impl Answer {
+    /// The answer in a completion; `None` if the controller gave none.
+    #[must_use]
+    pub fn of<V>(completion: &Completion<V>) -> Option<Self> {
+        let word = match completion.outcome {
+            Ok(word) => word,
+            Err(Failure::Status(_)) => 0,
+            Err(Failure::Gone) => return None,
+        };
+        Some(Self {
+            word,
+            field: completion.field,
+        })
+    }
+}
+
+/// How far a program's command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// The controller has the command, and its data.
+    Underway,
+    /// The command is over.
+    Over(Answer),
+    /// The controller was stopped before it had done it.
+    Stopped,
 }
 
 /// A controller that was brought up.
@@ -221,6 +269,46 @@ impl<F: Function> Controller<F> {
         }
     }
 
+    /// Gives the controller a command of a program, with pages that hold all of its data. The
+    /// caller gives it no other one, and keeps the pages, until [`Self::passed`] says that it is
+    /// not underway.
+    ///
+    /// # Errors
+    /// If it was not given to the controller.
+    pub fn pass<M: Memory>(
+        &self,
+        admin: &mut Admin<M>,
+        plan: &Plan,
+        pages: &[Address],
+    ) -> Result<(), StartError> {
+        let known_by = admin.submit(plan.command, Data::Pages(pages))?;
+        admin.passing = Some(Passing::Underway(known_by));
+        self.way().ring(&mut admin.queue);
+        Ok(())
+    }
+
+    /// How far the command is that was passed last.
+    ///
+    /// # Errors
+    /// The rule that the controller broke: it is underway until the controller was stopped.
+    pub fn passed<M: Memory>(&self, admin: &mut Admin<M>) -> Result<Passed, Rule> {
+        admin.take_all()?;
+        self.way().ring(&mut admin.queue);
+        Ok(match admin.passing {
+            Some(Passing::Underway(_)) => Passed::Underway,
+            Some(Passing::Over(answer)) => {
+                admin.passing = None;
+                Passed::Over(answer)
+            }
+            None => Passed::Stopped,
+        })
+    }
+
+    /// Lets time pass before the controller is looked at for the `n`th time.
+    pub fn pause(&self, n: u32) {
+        self.function.pause(n);
+    }
+
     /// Resets a controller that broke a rule, or that does not answer, and offers everything again
     /// that was in flight. What was offered again before ends with [`Failure::Gone`], and so does
     /// everything if the controller does not come back as the same. `queues` are all of its queues.
@@ -248,6 +336,7 @@ impl<F: Function> Controller<F> {
         let back = self.bring_back(admin, namespaces, queues).inspect_err(|_| {
             // It has stopped, and shall not begin halfway.
             let _ = way.stop();
+            admin.give_up();
         });
         for queue in &mut *queues {
             let queue = queue.borrow_mut();
@@ -273,7 +362,12 @@ impl<F: Function> Controller<F> {
             return Err(StartError::Changed);
         }
         way.enable(admin)?;
-        if way.identify(admin)? != self.identity {
+        // Firmware may have been renewed.
+        let found = Identity {
+            firmware: self.identity.firmware,
+            ..way.identify(admin)?
+        };
+        if found != self.identity {
             return Err(StartError::Changed);
         }
         for namespace in namespaces {
@@ -324,12 +418,13 @@ impl<F: Function> Way<'_, F> {
         self.stop()?;
         let mut queue = |number, entries| {
             let bytes = Queue::<M, V>::bytes(entries);
-            let (memory, base) = memory(bytes).ok_or(StartError::NoMemory)?;
+            // The controller's answers have a page behind its own queue.
+            let more = if number == 0 { PAGE as u64 } else { 0 };
+            let (memory, base) = memory(bytes + more).ok_or(StartError::NoMemory)?;
             Ok::<_, StartError>((number, memory, base, entries))
         };
         let (number, own, base, entries) = queue(0, most.min(ADMIN_ENTRIES))?;
-        // The lists of pages of that queue are never used: commands have one page, this one.
-        let buffer = base.plus(Queue::<M, u32>::bytes(entries) - PAGE as u64);
+        let buffer = base.plus(Queue::<M, u32>::bytes(entries));
         let mut answer = Vec::new();
         answer
             .try_reserve_exact(PAGE)
@@ -340,6 +435,7 @@ impl<F: Function> Way<'_, F> {
             next: 0,
             buffer,
             answer,
+            passing: None,
         };
         self.enable(&mut admin)?;
         let identity = self.identify(&mut admin)?;
@@ -392,9 +488,8 @@ impl<F: Function> Way<'_, F> {
 
     /// Switches a stopped controller on, with an empty queue of its own.
     fn enable<M: Memory>(&self, admin: &mut Admin<M>) -> Result<(), StartError> {
+        admin.give_up();
         let queue = &mut admin.queue;
-        queue.take_back();
-        queue.give_up(drop);
         queue.come_back();
         self.function.let_reach();
         let less = u32::from(queue.entries() - 1);
@@ -438,7 +533,7 @@ impl<F: Function> Way<'_, F> {
         let known_by = admin.submit(command, data)?;
         self.ring(&mut admin.queue);
         for n in 0..ADMIN_LOOKS {
-            while let Some(Completion { value, outcome }) = admin.queue.take()? {
+            while let Some(Completion { value, outcome, .. }) = admin.take()? {
                 if value == known_by {
                     self.ring(&mut admin.queue);
                     return outcome.map_err(|failure| match failure {
@@ -534,9 +629,34 @@ impl<F: Function> Way<'_, F> {
 }
 
 impl<M: Memory> Admin<M> {
+    /// Takes a command that is over, and notes a program's.
+    fn take(&mut self) -> Result<Option<Completion<u32>>, Rule> {
+        let over = self.queue.take()?;
+        if let (Some(completion), Some(Passing::Underway(known_by))) = (&over, self.passing)
+            && completion.value == known_by
+        {
+            self.passing = Answer::of(completion).map(Passing::Over);
+        }
+        Ok(over)
+    }
+
+    fn take_all(&mut self) -> Result<(), Rule> {
+        while self.take()?.is_some() {}
+        Ok(())
+    }
+
+    /// Forgets what the controller had: it has stopped.
+    fn give_up(&mut self) {
+        self.queue.take_back();
+        self.queue.give_up(drop);
+        if let Some(Passing::Underway(_)) = self.passing {
+            self.passing = None;
+        }
+    }
+
     /// Submits a command; what it is known by. What is over, and nobody waits for, makes room.
     fn submit(&mut self, command: Command, data: Data<'_>) -> Result<u32, StartError> {
-        while self.queue.take()?.is_some() {}
+        self.take_all()?;
         self.next = self.next.wrapping_add(1);
         let submitted = self.queue.submit(command, data, self.next);
         submitted.map_err(|refused| match refused.why {

@@ -55,6 +55,16 @@ pub struct Identity {
     pub serial: [u8; 20],
     /// Model, in ASCII with blanks at its end.
     pub model: [u8; 40],
+    /// Revision of its firmware, in ASCII with blanks at its end.
+    pub firmware: [u8; 8],
+    /// Vendor of the function, and of the board it is on.
+    pub vendors: [u16; 2],
+    /// Number of the controller in its subsystem.
+    pub number: u16,
+    /// Kind of controller: 1 for one that reads and writes, 0 if it does not say.
+    pub kind: u8,
+    /// Name of its subsystem, in UTF-8 with zeros at its end; all zeros if it has none.
+    pub subsystem: [u8; Self::NAME],
     /// Bytes of a transfer, at most.
     pub transfer: usize,
     /// Number of the last namespace that there can be.
@@ -68,6 +78,8 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Bytes of a name of a subsystem, at most, with a zero at its end.
+    pub const NAME: usize = 256;
     /// Transfer of a controller that says that it has no limit, and of one that says that it has
     /// more.
     const MAX_TRANSFER_BITS: u8 = 18;
@@ -88,6 +100,11 @@ impl Identity {
         Ok(Self {
             serial: number(bytes, 4),
             model: number(bytes, 24),
+            firmware: number(bytes, 64),
+            vendors: [0, 2].map(|at| u16::from_le_bytes(number(bytes, at))),
+            number: u16::from_le_bytes(number(bytes, 78)),
+            kind: bytes[111],
+            subsystem: number(bytes, 768),
             transfer: PAGE << transfer_bits,
             last_namespace: u32::from_le_bytes(number(bytes, 516)),
             has_discard: optional & 1 << 2 != 0,

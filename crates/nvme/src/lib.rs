@@ -14,6 +14,7 @@ mod completion;
 mod controller;
 mod identify;
 pub mod model;
+mod passed;
 mod queue;
 mod registers;
 
@@ -22,8 +23,11 @@ mod tests;
 
 pub use command::Command;
 pub use completion::{Completion, Failure, Rule, Status};
-pub use controller::{Admin, Controller, Function, QUICK_LOOKS, Shape, StartError, Started};
+pub use controller::{
+    Admin, Answer, Controller, Function, Passed, QUICK_LOOKS, Shape, StartError, Started,
+};
 pub use identify::{Identity, Namespace, Nonsense};
+pub use passed::{CommandSet, Forbidden, Plan, Wanted};
 pub use queue::{Data, MAX_PAGES, Queue, Refusal, Refused};
 pub use registers::{Capabilities, Unusable};
 

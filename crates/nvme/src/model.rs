@@ -118,6 +118,8 @@ pub struct Model<M> {
     pub deaf: u32,
     /// Whether it is never ready.
     pub is_lame: bool,
+    /// Whether the next admin command has no answer.
+    pub is_admin_silent: bool,
     /// Changes in what it says of itself.
     pub tamper: Option<Tamper>,
     /// Value of `MDTS`.
@@ -149,6 +151,7 @@ impl<M: Memory> Model<M> {
             lie: None,
             deaf: 0,
             is_lame: false,
+            is_admin_silent: false,
             tamper: None,
             transfer_bits: 5,
             starts: 0,
@@ -299,6 +302,9 @@ impl<M: Memory> Model<M> {
             Some(Lie::Status(word)) => return self.complete(queue, queue, command.id(), 0, word),
             Some(Lie::Queue(other)) => said_queue = other,
             _ => {}
+        }
+        if queue == 0 && core::mem::take(&mut self.is_admin_silent) {
+            return Ok(0);
         }
         let (status, word) = if queue == 0 {
             self.administrate(command)?

@@ -323,6 +323,7 @@ impl<M: Memory, V> Queue<M, V> {
         Ok(Some(Completion {
             value: done.value,
             outcome,
+            field: status >> 1,
         }))
     }
 
@@ -362,6 +363,13 @@ impl<M: Memory, V> Queue<M, V> {
         self.is_gone = false;
     }
 
+    /// Says that the next reset is nobody's fault here: it does not count for what is in flight.
+    pub fn forgive(&mut self) {
+        for command in self.slots.iter_mut().flat_map(|slot| &mut slot.in_flight) {
+            command.offers = command.offers.saturating_sub(1);
+        }
+    }
+
     /// Offers everything again that was in flight; what was offered again before ends.
     pub(crate) fn offer_again(&mut self, mut ended: impl FnMut(Completion<V>)) {
         for slot in 0..self.slots.len() {
@@ -371,6 +379,7 @@ impl<M: Memory, V> Queue<M, V> {
                 ended(Completion {
                     value: over.value,
                     outcome: Err(Failure::Gone),
+                    field: 0,
                 });
             }
             self.offer(slot);
@@ -386,6 +395,7 @@ impl<M: Memory, V> Queue<M, V> {
             ended(Completion {
                 value: command.value,
                 outcome: Err(Failure::Gone),
+                field: 0,
             });
         }
     }

@@ -1,6 +1,7 @@
 //! The driver's half against a controller of ours.
 
 mod hostile;
+mod passed;
 mod recovery;
 
 use std::cell::RefCell;

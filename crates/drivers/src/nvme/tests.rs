@@ -6,6 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::vec::Vec;
 
+use fs::ioctl::{IoctlCaller, IoctlRequest};
 use nvme::model::{Blocks, Lie, Model};
 use task::Event;
 use virtqueue::Words;
@@ -112,6 +113,7 @@ impl Parts for Host {
 struct Machine {
     bus: Arc<Bus>,
     disks: Vec<Arc<NvmeDisk<Host>>>,
+    control: Arc<Control<Host>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -137,10 +139,12 @@ impl Machine {
             next += bytes.next_multiple_of(4096);
             (next <= RINGS as u64).then(|| (memory.clone(), place))
         };
-        let disks = start::<Host>("nvme0".into(), Way(bus.clone()), lines, room).unwrap();
+        let (control, disks) =
+            start::<Host>("nvme0".into(), Way(bus.clone()), lines, room).unwrap();
         Self {
             bus,
             disks: disks.into_iter().map(Arc::new).collect(),
+            control: Arc::new(control),
             thread: Some(thread),
         }
     }
@@ -283,4 +287,219 @@ fn what_was_flushed_is_there_after_a_power_cut() {
     assert_eq!(write(2), Ok(()));
     machine.bus.model().namespaces[1].cut();
     assert_eq!(first(), 1);
+}
+
+/// A program with memory at its addresses from 0 on.
+struct Program {
+    memory: Mutex<Vec<u8>>,
+    is_privileged: bool,
+}
+
+impl Program {
+    fn new() -> Self {
+        Self {
+            memory: Mutex::new(vec![0x55; 1 << 16]),
+            is_privileged: true,
+        }
+    }
+
+    fn put(&self, at: usize, bytes: &[u8]) {
+        self.memory.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        self.memory.lock().unwrap()[at..at + len].to_vec()
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.bytes(at, 4).try_into().unwrap())
+    }
+
+    /// Puts a `struct nvme_passthru_cmd` at address 0, whose data is at 4,096.
+    fn command(&self, code: u8, namespace: u32, len: u32, words: &[(usize, u32)]) {
+        let mut command = [0u8; 80];
+        command[0] = code;
+        command[4..8].copy_from_slice(&namespace.to_le_bytes());
+        command[24..32].copy_from_slice(&4096u64.to_le_bytes());
+        command[36..40].copy_from_slice(&len.to_le_bytes());
+        for (number, word) in words {
+            command[4 * number..4 * number + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        self.put(0, &command);
+    }
+}
+
+impl IoctlCaller for Program {
+    fn read_bytes(&self, addr: usize, to: &mut [u8]) -> fs::Result<()> {
+        let memory = self.memory.lock().unwrap();
+        let from = memory.get(addr..addr + to.len()).ok_or(Errno::EFAULT)?;
+        to.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn write_bytes(&self, addr: usize, from: &[u8]) -> fs::Result<()> {
+        let mut memory = self.memory.lock().unwrap();
+        let to = memory.get_mut(addr..addr + from.len());
+        to.ok_or(Errno::EFAULT)?.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn install(&self, _: Arc<fs::File>, _: fs::OpenFlags) -> fs::Result<usize> {
+        Err(Errno::EMFILE)
+    }
+
+    fn privileged(&self) -> bool {
+        self.is_privileged
+    }
+}
+
+const ID: u32 = 0x4e40;
+const ADMIN: u32 = 0xc048_4e41;
+const NVM: u32 = 0xc048_4e43;
+const RESET: u32 = 0x4e44;
+const ADMIN_64: u32 = 0xc050_4e47;
+
+impl Machine {
+    /// A request to the controller, or to a namespace.
+    fn ioctl(&self, disk: Option<usize>, program: &Program, command: u32) -> fs::Result<usize> {
+        let request = IoctlRequest {
+            command,
+            arg: 0,
+            caller: program,
+        };
+        match disk {
+            Some(n) => self.disks[n].ioctl(&request),
+            None => self.control.request(&request),
+        }
+    }
+}
+
+#[test]
+fn a_program_has_its_commands_answered() {
+    let machine = Machine::new();
+    let program = Program::new();
+    assert_eq!(machine.ioctl(Some(1), &program, ID), Ok(2));
+    assert_eq!(machine.ioctl(None, &program, ID), Err(Errno::ENOTTY));
+    // Identify: what the controller says of itself, and no byte more than was asked for.
+    program.command(0x06, 0, 100, &[(10, 1)]);
+    assert_eq!(machine.ioctl(None, &program, ADMIN), Ok(0));
+    assert_eq!(program.bytes(4096 + 4, 4), b"OURS");
+    assert_eq!(program.bytes(4096 + 100, 2), [0x55; 2]);
+    program.command(0x06, 0, 4096, &[(10, 1)]);
+    assert_eq!(machine.ioctl(None, &program, ADMIN_64), Ok(0));
+    assert_eq!(program.bytes(4096 + 512, 2), [0x66, 0x44]);
+    // The status is the answer, and the others go on: a namespace that there is not.
+    program.command(0x06, 9, 4096, &[(10, 0)]);
+    assert_eq!(machine.ioctl(None, &program, ADMIN), Ok(0xb));
+    // The result of a feature that the controller has.
+    program.command(0x09, 0, 0, &[(10, 0x04), (17, 0x55)]);
+    assert_eq!(machine.ioctl(None, &program, ADMIN), Ok(0x101));
+    assert_eq!(program.word(68), 0);
+}
+
+#[test]
+fn a_program_reads_and_writes_its_namespace_only() {
+    let machine = Machine::new();
+    let program = Program::new();
+    program.put(4096, &[7; 8192]);
+    // Two blocks of 4,096 bytes from the third on.
+    program.command(0x01, 2, 8192, &[(10, 3), (12, 1)]);
+    assert_eq!(machine.ioctl(Some(1), &program, NVM), Ok(0));
+    let data = machine.bus.model().namespaces[1].data.clone();
+    assert!(data[3 * 4096..5 * 4096].iter().all(|byte| *byte == 7));
+    assert_eq!(data.iter().filter(|byte| **byte == 7).count(), 8192);
+    // A buffer that is shorter than the command has the first bytes of it only.
+    program.put(4096, &[0x55; 8192]);
+    program.command(0x02, 2, 1000, &[(10, 3), (12, 1)]);
+    assert_eq!(machine.ioctl(Some(1), &program, NVM), Ok(0));
+    let read = program.bytes(4096, 8192);
+    assert!(read[..1000].iter().all(|byte| *byte == 7));
+    assert!(read[1000..].iter().all(|byte| *byte == 0x55));
+    // Behind the end: the controller says so.
+    program.command(0x02, 2, 4096, &[(10, 1 << 20), (12, 0)]);
+    assert_eq!(machine.ioctl(Some(1), &program, NVM), Ok(0x80));
+    // Another namespace, and none in particular.
+    program.command(0x02, 1, 512, &[]);
+    assert_eq!(machine.ioctl(Some(1), &program, NVM), Err(Errno::EINVAL));
+    assert_eq!(machine.ioctl(None, &program, NVM), Err(Errno::EINVAL));
+}
+
+#[test]
+fn a_program_without_rights_and_a_command_of_the_kernels_are_refused() {
+    let machine = Machine::new();
+    let mut program = Program::new();
+    let before = machine.bus.model().starts;
+    for (code, word, error) in [
+        (0x00, 0, Errno::EPERM),
+        (0x05, 0, Errno::EPERM),
+        (0x0c, 0, Errno::EPERM),
+        (0x7c, 0, Errno::EPERM),
+        (0x09, 0x0d, Errno::EPERM),
+        (0x80, 0, Errno::EOPNOTSUPP),
+        (0xc0, 0, Errno::EOPNOTSUPP),
+        (0x02, 0xffff_0002, Errno::EINVAL),
+    ] {
+        program.command(code, 0, 4096, &[(10, word)]);
+        assert_eq!(
+            machine.ioctl(None, &program, ADMIN),
+            Err(error),
+            "{code:#x}"
+        );
+    }
+    program.command(0x06, 0, 4096, &[(10, 1)]);
+    // Fused, metadata, memory that the program does not have.
+    for (at, byte) in [(1, 1), (32, 8), (30, 1)] {
+        let was = program.bytes(at, 1);
+        program.put(at, &[byte]);
+        assert!(machine.ioctl(None, &program, ADMIN).is_err());
+        program.put(at, &was);
+    }
+    program.is_privileged = false;
+    for command in [ADMIN, ADMIN_64, NVM, RESET] {
+        let refused = machine.ioctl(None, &program, command);
+        assert_eq!(refused, Err(Errno::EACCES));
+    }
+    assert_eq!(machine.bus.model().starts, before);
+    program.is_privileged = true;
+    assert_eq!(machine.ioctl(None, &program, ADMIN), Ok(0));
+}
+
+#[test]
+fn commands_of_programs_go_on_beside_resets_and_what_others_do() {
+    let machine = Machine::new();
+    std::thread::scope(|scope| {
+        for n in 0..2 {
+            let machine = &machine;
+            scope.spawn(move || {
+                let program = Program::new();
+                for round in 0..40 {
+                    program.command(0x06, 0, 4096, &[(10, 1)]);
+                    match machine.ioctl(None, &program, ADMIN) {
+                        Ok(0) => assert_eq!(program.bytes(4096 + 4, 4), b"OURS"),
+                        other => assert_eq!(other, Err(Errno::EINTR)),
+                    }
+                    program.command(0x02, n + 1, 512, &[(10, 0)]);
+                    assert_eq!(machine.ioctl(Some(n as usize), &program, NVM), Ok(0));
+                    if round % 8 == n {
+                        assert_eq!(machine.ioctl(None, &program, RESET), Ok(0));
+                    }
+                }
+            });
+        }
+        hammer(&machine, 20);
+    });
+    assert!(machine.bus.model().starts > 4);
+}
+
+#[test]
+fn a_command_without_an_answer_ends_by_a_reset() {
+    let machine = Machine::new();
+    machine.bus.model().is_admin_silent = true;
+    let program = Program::new();
+    // Fifty looks.
+    program.command(0x06, 0, 4096, &[(10, 1), (16, 50)]);
+    assert_eq!(machine.ioctl(None, &program, ADMIN), Err(Errno::EINTR));
+    assert_eq!(machine.bus.model().starts, 2);
+    program.command(0x06, 0, 4096, &[(10, 1)]);
+    assert_eq!(machine.ioctl(None, &program, ADMIN), Ok(0));
 }

@@ -1,6 +1,7 @@
 //! Block special files: disks by name in `/dev` and by number, and what opening one does
 //! (`docs/block.md`).
 
+mod controllers;
 mod loop_control;
 mod loop_device;
 mod partitions;
@@ -15,6 +16,7 @@ use alloc::vec::Vec;
 use ::block::{BlockDevice, PageCache};
 pub use ::block::{SECTOR_SIZE, writeback};
 use abi::errno::Errno;
+pub use controllers::{NvmeController, controllers, register_controller};
 pub use loop_control::register_standard;
 use partitions::Part;
 use special::OpenDisk;

@@ -2,5 +2,6 @@
 
 mod block;
 pub mod cgroup;
+mod nvme;
 mod pci;
 pub mod sysfs;

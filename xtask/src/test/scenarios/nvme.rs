@@ -106,6 +106,10 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         host: rootfs::cached(&[packages::DISKS])?,
         guest: "/disk-tools.tar".into(),
     });
+    machine.additions.push(Addition {
+        host: rootfs::cached(&[packages::NVME])?,
+        guest: "/nvme-cli.tar".into(),
+    });
     if let Kernel::Linux(image) = &machine.kernel {
         let all = [&images::MODULES[..], &MODULES[..]].concat();
         machine.additions.extend(modules::of(image, &all)?);
