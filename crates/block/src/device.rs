@@ -75,6 +75,10 @@ pub enum Operation<'a> {
     /// Writes pages to the device, which may keep them in a cache that loses its contents with the
     /// power.
     Write(Transfer<'a>),
+    /// Writes pages to the medium: they are there when the request has its outcome. Only for
+    /// devices that have it ([`BlockDevice::writes_through`]); [`BlockDevice::write_through`] is
+    /// for all.
+    WriteThrough(Transfer<'a>),
     /// Brings all writes that have an outcome to the medium.
     Flush,
     /// Gives up the contents of a range: what it reads as is undefined until it is written.
@@ -98,7 +102,7 @@ impl Operation<'_> {
     #[must_use]
     pub const fn range(&self) -> Option<(u64, u64)> {
         match *self {
-            Self::Read(transfer) | Self::Write(transfer) => {
+            Self::Read(transfer) | Self::Write(transfer) | Self::WriteThrough(transfer) => {
                 Some((transfer.offset, transfer.len as u64))
             }
             Self::Discard { offset, len } | Self::WriteZeroes { offset, len } => {
@@ -111,13 +115,17 @@ impl Operation<'_> {
     /// Checks a request as every driver has to before it acts.
     ///
     /// # Errors
-    /// `EROFS` for a change of a device that is read only; `EINVAL` if it is not made of blocks, or
+    /// `EROFS` for a change of a device that is read only; `EOPNOTSUPP` for a write through of a
+    /// device that has none; `EINVAL` if it is not made of blocks, or
     /// has less memory than it says; `EIO` behind the end.
     pub fn check(&self, device: &dyn BlockDevice) -> Result<(), Errno> {
         if device.is_read_only() && !matches!(self, Self::Read(_) | Self::Flush) {
             return Err(Errno::EROFS);
         }
-        if let Self::Read(transfer) | Self::Write(transfer) = self
+        if matches!(self, Self::WriteThrough(_)) && !device.writes_through() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if let Self::Read(transfer) | Self::Write(transfer) | Self::WriteThrough(transfer) = self
             && transfer.len > transfer.pages.len().saturating_mul(PAGE_SIZE)
         {
             return Err(Errno::EINVAL);
@@ -171,6 +179,11 @@ pub trait BlockDevice: Send + Sync {
     /// Whether it refuses changes.
     fn is_read_only(&self) -> bool;
 
+    /// Whether it has [`Operation::WriteThrough`]: then one request does what otherwise takes two.
+    fn writes_through(&self) -> bool {
+        false
+    }
+
     /// Does all requests of a batch, and sets the outcome of each.
     fn submit(&self, batch: &mut [Request<'_>]);
 
@@ -182,5 +195,17 @@ pub trait BlockDevice: Send + Sync {
         let mut batch = [Request::new(operation)];
         self.submit(&mut batch);
         batch[0].outcome
+    }
+
+    /// Writes pages to the medium, by a flush where it takes one.
+    ///
+    /// # Errors
+    /// The outcome: it is not known what is on the medium.
+    fn write_through(&self, transfer: Transfer<'_>) -> Result<(), Errno> {
+        if self.writes_through() {
+            return self.execute(Operation::WriteThrough(transfer));
+        }
+        self.execute(Operation::Write(transfer))?;
+        self.execute(Operation::Flush)
     }
 }

@@ -246,6 +246,10 @@ impl<P: Parts> Hardware for Device<P> {
             Operation::Write(transfer) => {
                 self.offer_transfer(queue, namespace, &transfer, done, tag, Command::write)
             }
+            Operation::WriteThrough(transfer) => {
+                let write = Command::write_through;
+                self.offer_transfer(queue, namespace, &transfer, done, tag, write)
+            }
             // There is nothing that could be lost.
             Operation::Flush if !identity.has_cache => Err(NotOffered::Over(Ok(()))),
             Operation::Flush => submit(queue, Command::flush(id), Data::None, value).map(|()| 0),
@@ -344,6 +348,10 @@ impl<P: Parts> BlockDevice for NvmeDisk<P> {
 
     fn is_read_only(&self) -> bool {
         self.namespace.is_read_only
+    }
+
+    fn writes_through(&self) -> bool {
+        true
     }
 
     fn submit(&self, batch: &mut [Request<'_>]) {

@@ -198,6 +198,10 @@ impl<D: BlockDevice> BlockDevice for DiskOfMachine<D> {
         self.disk.is_read_only() || self.is_protected.load(Ordering::Relaxed)
     }
 
+    fn writes_through(&self) -> bool {
+        self.disk.writes_through()
+    }
+
     fn submit(&self, batch: &mut [Request<'_>]) {
         self.disk.submit(batch);
     }

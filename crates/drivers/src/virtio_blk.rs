@@ -211,6 +211,8 @@ impl<P: DiskParts> Hardware for Device<P> {
                 let write = |offset| Operation::Write { offset };
                 self.offer_transfer(queue, &transfer, done, tag, write)
             }
+            // A device of virtio has none.
+            Wanted::WriteThrough(_) => Err(NotOffered::Over(Err(Errno::EOPNOTSUPP))),
             // There is nothing that could be lost.
             Wanted::Flush if !properties.has_cache => Err(NotOffered::Over(Ok(()))),
             Wanted::Flush => {

@@ -26,6 +26,15 @@ pub trait Device: Send + Sync {
     /// `EIO`, or what the device says; any part may have been written.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
+    /// Writes bytes that are on the medium when this returns; of others it says nothing.
+    ///
+    /// # Errors
+    /// `EIO`, or what the device says; any part may have been written.
+    fn write_through(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.write(offset, bytes)?;
+        self.flush()
+    }
+
     /// Brings all writes that have returned to the medium.
     ///
     /// # Errors

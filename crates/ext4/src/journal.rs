@@ -357,10 +357,9 @@ impl Journal {
             let sum = self.block_checksum(&own, 0x10)?;
             put_be32(&mut own, 0x10, sum)?;
         }
-        at = self.append(&mut log, at, &own, false)?;
-        log.finish()?;
-        device.flush()?;
-        self.head = at;
+        let (offset, _) = self.place(at)?;
+        device.write_through(offset, &own)?;
+        self.head = self.next(at);
         self.used += needed as u32;
         self.sequence = self.sequence.wrapping_add(1);
         Ok(())

@@ -156,8 +156,10 @@ fn cut(
         };
         for (piece, part) in new.chunks(block).enumerate() {
             let at = *offset as usize + piece * block;
-            // All, none, or any part of what was not flushed.
-            let is_there = index < flushed || mode == 0 || mode > 1 && random.below(2) == 0;
+            // All, none, or any part of what was not flushed, nor written through.
+            let is_through = matches!(log.get(index + 1), Some(Op::Through));
+            let is_there =
+                is_through || index < flushed || mode == 0 || mode > 1 && random.below(2) == 0;
             if is_there {
                 bytes[at..at + part.len()].copy_from_slice(part);
             }
@@ -178,7 +180,7 @@ fn cuts_of(args: &[&str], seed: u64, operations: u64, cuts: u64) {
     common::assert_clean(&disk.bytes(), "after the run");
     let log = disk.recorded();
     let flushes: Vec<_> = (0..log.len())
-        .filter(|at| matches!(log[*at], Op::Flush))
+        .filter(|at| matches!(log[*at], Op::Flush | Op::Through))
         .collect();
     assert!(flushes.len() > 10);
     for turn in 0..cuts {

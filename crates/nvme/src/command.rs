@@ -78,6 +78,14 @@ impl Command {
         Self::of_blocks(nvm::WRITE, namespace, first, count)
     }
 
+    /// Writes blocks to the medium: they are there when the command is over (`FUA`).
+    #[must_use]
+    pub fn write_through(namespace: u32, first: u64, count: u16) -> Self {
+        let mut command = Self::write(namespace, first, count);
+        command.0[Self::WORD_10 + 8 + 3] |= 1 << 6;
+        command
+    }
+
     /// Makes blocks zeros, which stay allocated (section 6.17).
     #[must_use]
     pub fn write_zeroes(namespace: u32, first: u64, count: u16) -> Self {

@@ -77,6 +77,18 @@ impl Blocks {
         Ok(byte(first)..byte(end))
     }
 
+    /// Changes bytes that are not lost with the power: nor are they what a cut makes of the others.
+    fn change_for_good(&mut self, range: core::ops::Range<usize>, bytes: &[u8]) {
+        self.data[range.clone()].copy_from_slice(bytes);
+        for (at, before) in &mut self.unflushed {
+            for (byte, place) in before.iter_mut().zip(*at..) {
+                if range.contains(&place) {
+                    *byte = bytes[place - range.start];
+                }
+            }
+        }
+    }
+
     fn change(&mut self, range: core::ops::Range<usize>, bytes: &[u8]) {
         let before = self.data[range.clone()].to_vec();
         self.unflushed.push((range.start, before));
@@ -529,7 +541,13 @@ impl<M: Memory> Model<M> {
                     }
                 }
                 if code == nvm::WRITE {
-                    self.namespaces[id as usize - 1].change(range, &bytes);
+                    let blocks = &mut self.namespaces[id as usize - 1];
+                    let is_through = command.word(12) & 1 << 30 != 0;
+                    if is_through {
+                        blocks.change_for_good(range, &bytes);
+                    } else {
+                        blocks.change(range, &bytes);
+                    }
                 }
             }
             _ => return Ok(Status::INVALID_OPCODE),

@@ -287,6 +287,26 @@ fn what_was_flushed_is_there_after_a_power_cut() {
     assert_eq!(write(2), Ok(()));
     machine.bus.model().namespaces[1].cut();
     assert_eq!(first(), 1);
+    // What is written through is there, and says nothing of what was written before.
+    let through = |offset, byte| {
+        let pages = filled(1, byte);
+        disk.execute(Operation::WriteThrough(Transfer {
+            offset,
+            len: 4096,
+            pages: &pages,
+        }))
+    };
+    assert_eq!(write(3), Ok(()));
+    assert_eq!(through(4096, 4), Ok(()));
+    machine.bus.model().namespaces[1].cut();
+    assert_eq!(
+        (first(), machine.bus.model().namespaces[1].data[4096]),
+        (1, 4)
+    );
+    assert_eq!(write(5), Ok(()));
+    assert_eq!(through(0, 6), Ok(()));
+    machine.bus.model().namespaces[1].cut();
+    assert_eq!(first(), 6);
 }
 
 /// A program with memory at its addresses from 0 on.

@@ -15,6 +15,8 @@ use ext4::{Device, Ext4, FileType, NewFile, NewKind, Options, Result, Timestamp}
 #[derive(Clone, Debug)]
 pub enum Op {
     Write(u64, Vec<u8>),
+    /// The write before is on the medium.
+    Through,
     Flush,
 }
 
@@ -100,6 +102,15 @@ impl Device for Disk {
         to.ok_or(Errno::EIO)?.copy_from_slice(new);
         if let Some(log) = &mut *self.log.lock().expect("log") {
             log.push(Op::Write(offset, new.to_vec()));
+        }
+        Ok(())
+    }
+
+    fn write_through(&self, offset: u64, new: &[u8]) -> Result<()> {
+        self.write(offset, new)?;
+        self.burn()?;
+        if let Some(log) = &mut *self.log.lock().expect("log") {
+            log.push(Op::Through);
         }
         Ok(())
     }

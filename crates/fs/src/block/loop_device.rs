@@ -102,6 +102,8 @@ impl Bound {
                 Ok(())
             }),
             Operation::Write(transfer) => self.write(transfer, buffer),
+            // `check` has refused it.
+            Operation::WriteThrough(_) => Err(Errno::EOPNOTSUPP),
             Operation::Flush => self.file.ops().sync(),
             Operation::Discard { offset, len } | Operation::WriteZeroes { offset, len } => {
                 let punch = sys::FALLOC_FL_PUNCH_HOLE | sys::FALLOC_FL_KEEP_SIZE;

@@ -42,6 +42,7 @@ impl PartDevice {
         match operation {
             Operation::Read(transfer) => Operation::Read(moved(transfer)),
             Operation::Write(transfer) => Operation::Write(moved(transfer)),
+            Operation::WriteThrough(transfer) => Operation::WriteThrough(moved(transfer)),
             Operation::Flush => Operation::Flush,
             Operation::Discard { offset, len } => Operation::Discard {
                 offset: self.offset + offset,
@@ -62,6 +63,10 @@ impl BlockDevice for PartDevice {
 
     fn limits(&self) -> Limits {
         self.whole.limits()
+    }
+
+    fn writes_through(&self) -> bool {
+        self.whole.writes_through()
     }
 
     fn is_read_only(&self) -> bool {

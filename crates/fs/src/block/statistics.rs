@@ -32,7 +32,7 @@ pub(super) struct CountedDevice {
 fn kind(operation: &Operation<'_>) -> usize {
     match operation {
         Operation::Read(_) => 0,
-        Operation::Write(_) | Operation::WriteZeroes { .. } => 1,
+        Operation::Write(_) | Operation::WriteThrough(_) | Operation::WriteZeroes { .. } => 1,
         Operation::Discard { .. } => 2,
         Operation::Flush => 3,
     }
@@ -87,6 +87,10 @@ impl BlockDevice for CountedDevice {
 
     fn limits(&self) -> Limits {
         self.driver.limits()
+    }
+
+    fn writes_through(&self) -> bool {
+        self.driver.writes_through()
     }
 
     fn is_read_only(&self) -> bool {

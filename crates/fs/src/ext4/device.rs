@@ -73,14 +73,37 @@ impl DiskDevice {
 
     /// Writes pages to the disk.
     pub(super) fn write_pages(&self, offset: u64, len: u64, pages: &[Page]) -> Result<()> {
+        self.put_pages(offset, len, pages, Way::Cache)
+    }
+
+    fn put_pages(&self, offset: u64, len: u64, pages: &[Page], way: Way) -> Result<()> {
         let disk = self.claim.disk();
-        disk.cache().bypass(offset..offset + len, || {
-            disk.device().execute(Operation::Write(Transfer {
-                offset,
-                len: len as usize,
-                pages,
-            }))
+        let transfer = Transfer {
+            offset,
+            len: len as usize,
+            pages,
+        };
+        disk.cache().bypass(offset..offset + len, || match way {
+            Way::Cache => disk.device().execute(Operation::Write(transfer)),
+            Way::Medium => disk.device().write_through(transfer),
         })
+    }
+
+    fn write_bytes(&self, offset: u64, bytes: &[u8], way: Way) -> Result<()> {
+        let buffer = self.buffer.lock();
+        for (n, chunk) in bytes.chunks(MAX_BYTES).enumerate() {
+            let at = offset + (n * MAX_BYTES) as u64;
+            let (start, len) = self.around(at, chunk.len());
+            let pages = &buffer[..len.div_ceil(PAGE) as usize];
+            if len != chunk.len() as u64 {
+                self.read_pages(start, len, pages)?;
+            }
+            for (page, within, range) in parts((at - start) as usize, chunk.len()) {
+                pages[page].write(within, &chunk[range]);
+            }
+            self.put_pages(start, len, pages, way)?;
+        }
+        Ok(())
     }
 
     /// Fills the part of a page from `within` on.
@@ -113,6 +136,15 @@ impl DiskDevice {
         let end = (offset + len as u64).next_multiple_of(block);
         (start, end - start)
     }
+}
+
+/// How far bytes are written.
+#[derive(Clone, Copy)]
+enum Way {
+    /// To the disk, which may keep them in its cache.
+    Cache,
+    /// To the medium.
+    Medium,
 }
 
 /// Copies bytes from a place in a page to a place in another.
@@ -150,20 +182,11 @@ impl ::ext4::Device for DiskDevice {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let buffer = self.buffer.lock();
-        for (n, chunk) in bytes.chunks(MAX_BYTES).enumerate() {
-            let at = offset + (n * MAX_BYTES) as u64;
-            let (start, len) = self.around(at, chunk.len());
-            let pages = &buffer[..len.div_ceil(PAGE) as usize];
-            if len != chunk.len() as u64 {
-                self.read_pages(start, len, pages)?;
-            }
-            for (page, within, range) in parts((at - start) as usize, chunk.len()) {
-                pages[page].write(within, &chunk[range]);
-            }
-            self.write_pages(start, len, pages)?;
-        }
-        Ok(())
+        self.write_bytes(offset, bytes, Way::Cache)
+    }
+
+    fn write_through(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.write_bytes(offset, bytes, Way::Medium)
     }
 
     fn flush(&self) -> Result<()> {
