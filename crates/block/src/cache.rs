@@ -16,7 +16,7 @@ use task::{Condvar, Mutex, MutexGuard};
 use vm::Page;
 
 use crate::writeback::{self, CacheOwner};
-use crate::{BlockDevice, ErrorCursor, ErrorSequence, Operation, Request, Transfer};
+use crate::{BlockDevice, ErrorCursor, ErrorSequence, Operation, Request, Transfer, account};
 
 /// Most pages of one request: 128 KiB, which is also how far is read ahead (Linux `read_ahead_kb`).
 const MAX_PAGES: usize = 32;
@@ -274,7 +274,14 @@ impl PageCache {
         if cached.mark_dirty() {
             self.dirty.fetch_add(1, Ordering::Relaxed);
             writeback::count_dirty();
+            account::note_dirty(PAGE_SIZE as u64);
         }
+    }
+
+    /// Notes that so many dirty pages were given up.
+    fn give_up_dirty(&self, pages: usize) {
+        self.uncount_dirty(pages);
+        account::note_given_up((pages * PAGE_SIZE) as u64);
     }
 
     /// Notes that so many pages are not dirty any more.
@@ -548,13 +555,13 @@ impl PageCache {
         let mut contents = self.contents.lock();
         let is_dirty = |cached: &mut Cached| matches!(cached.state, State::Dirty(_));
         let dirty = contents.remove_if(.., usize::MAX, is_dirty);
-        self.uncount_dirty(dirty);
+        self.give_up_dirty(dirty);
     }
 
     fn forget_in(&self, contents: &mut Contents, pages: impl RangeBounds<u64> + Clone) {
         let is_dirty = |cached: &mut Cached| cached.state != State::Clean;
         let dirty = contents.remove_if(pages.clone(), usize::MAX, is_dirty);
-        self.uncount_dirty(dirty);
+        self.give_up_dirty(dirty);
         contents.remove_if(pages, usize::MAX, |_| true);
     }
 

@@ -5,6 +5,7 @@
 //! | `device` | requests, and what drivers implement |
 //! | `partition` | partition tables: GPT and MBR |
 //! | `cache` | the pages of a device, or of a file on one, that are in memory, and which of them are dirty |
+//! | `account` | whose transfers they are |
 //! | `error_sequence` | errors of writing back, told once to each opener |
 //! | `writeback` | how much may be dirty, for how long; giving pages back when memory is short |
 #![cfg_attr(target_os = "none", no_std)]
@@ -12,6 +13,7 @@
 
 extern crate alloc;
 
+pub mod account;
 mod cache;
 mod device;
 mod error_sequence;

@@ -168,7 +168,7 @@ impl Disk {
     ) -> Result<Arc<Self>> {
         let DiskNumbers { id, minors } = place;
         ::block::writeback::start()?;
-        let counted = CountedDevice::new(driver.clone());
+        let counted = CountedDevice::new(driver.clone(), part.is_some());
         let disk = Arc::new(Self {
             name: name.into(),
             id,

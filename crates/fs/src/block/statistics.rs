@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use ::block::{BlockDevice, Limits, Operation, Request, SECTOR_SIZE};
+use ::block::{BlockDevice, Limits, Operation, Request, SECTOR_SIZE, account};
 
 use super::DiskDriver;
 
@@ -19,6 +19,8 @@ struct Counts {
 /// A device that counts.
 pub(super) struct CountedDevice {
     driver: Arc<dyn DiskDriver>,
+    /// Whether it passes requests on to a disk that counts them, too.
+    is_part: bool,
     /// By kind: reads, writes, discards, flushes.
     counts: [Counts; 4],
     in_flight: AtomicU64,
@@ -39,9 +41,10 @@ fn kind(operation: &Operation<'_>) -> usize {
 }
 
 impl CountedDevice {
-    pub(super) fn new(driver: Arc<dyn DiskDriver>) -> Arc<Self> {
+    pub(super) fn new(driver: Arc<dyn DiskDriver>, is_part: bool) -> Arc<Self> {
         Arc::new(Self {
             driver,
+            is_part,
             counts: Default::default(),
             in_flight: AtomicU64::new(0),
             busy_since: AtomicU64::new(0),
@@ -103,7 +106,19 @@ impl BlockDevice for CountedDevice {
         if self.in_flight.fetch_add(len, Ordering::Relaxed) == 0 {
             self.busy_since.store(begin, Ordering::Relaxed);
         }
-        self.driver.submit(batch);
+        if self.is_part {
+            self.driver.submit(batch);
+        } else {
+            let reads = batch.iter().map(|request| match &request.operation {
+                Operation::Read(transfer) => transfer.len as u64,
+                _ => 0,
+            });
+            match reads.sum() {
+                0 => {}
+                bytes => account::note_read(bytes),
+            }
+            account::waiting(|| self.driver.submit(batch));
+        }
         let end = task::now_ns();
         if self.in_flight.fetch_sub(len, Ordering::Relaxed) == len {
             let since = self.busy_since.load(Ordering::Relaxed);

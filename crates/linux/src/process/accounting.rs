@@ -44,6 +44,7 @@ impl Task {
             switches: thread.context_switches(),
             read: self.io_accounting.read.load(),
             written: self.io_accounting.written.load(),
+            storage: self.io_accounting.storage.load(),
         }
     }
 }

@@ -7,7 +7,7 @@
 use alloc::string::ToString;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use fs::poll::{Events, PollQueue, PollTable};
@@ -17,12 +17,14 @@ use guard::BootToken;
 use psi::{Pressure, Trigger};
 use task::{CpuId, Deadline, Mutex};
 
+use crate::current_task;
+use crate::state::usage::StorageCounters;
+
 /// Resource that threads wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
     Cpu,
     Memory,
-    /// There are no devices to wait for yet.
     Io,
 }
 
@@ -63,7 +65,54 @@ impl Resource {
 
 /// Has the guard ask whether threads run on while one waits for memory; before the first process.
 pub(crate) fn init(boot: &BootToken) {
-    guard::mem::set_others_run(boot, || task::stats::runnable() > 1);
+    guard::mem::set_others_run(boot, others_run);
+    block::account::keep(&TaskAccounts);
+}
+
+/// Whether other threads run while the calling one waits.
+fn others_run() -> bool {
+    task::stats::runnable() > 1
+}
+
+/// Accounts of programs' threads; what the kernel's own threads read and write is nobody's, and
+/// nobody waits for it.
+struct TaskAccounts;
+
+impl TaskAccounts {
+    fn count(counter: impl Fn(&StorageCounters) -> &AtomicU64, bytes: u64) {
+        if let Some(task) = current_task() {
+            let counter = counter(&task.io_accounting.storage);
+            counter.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl block::account::Accounts for TaskAccounts {
+    fn read(&self, bytes: u64) {
+        Self::count(|storage| &storage.read, bytes);
+    }
+
+    fn made_dirty(&self, bytes: u64) {
+        Self::count(|storage| &storage.written, bytes);
+    }
+
+    fn gave_up(&self, bytes: u64) {
+        Self::count(|storage| &storage.cancelled, bytes);
+    }
+
+    fn begins_to_wait(&self) -> bool {
+        let counts = current_task().is_some();
+        if counts {
+            let others = others_run();
+            IO.lock().begin(task::now_ns(), others);
+        }
+        counts
+    }
+
+    fn has_waited(&self) {
+        let others = others_run();
+        IO.lock().end(task::now_ns(), others);
+    }
 }
 
 /// Adds the files of `/proc/pressure`.

@@ -241,12 +241,30 @@ pub(super) fn status(process: &Process, tid: Option<Tid>) -> String {
     )
 }
 
-/// Transfers of the process, or of one thread. No file is on a device.
+/// Transfers of the process, or of one thread.
 pub(super) fn io(process: &Process, tid: Option<Tid>) -> String {
-    let Usage { read, written, .. } = process.snapshot_of(tid).usage;
+    let snapshot = process.snapshot_of(tid);
+    let mut usage = snapshot.usage;
+    if tid.is_none() {
+        // Those of children that were waited for are the process's, as on Linux.
+        usage.add(&snapshot.children_usage);
+    }
+    let Usage {
+        read,
+        written,
+        storage,
+        ..
+    } = usage;
     format!(
-        "rchar: {}\nwchar: {}\nsyscr: {}\nsyscw: {}\nread_bytes: 0\nwrite_bytes: 0\ncancelled_write_bytes: 0\n",
-        read.bytes, written.bytes, read.calls, written.calls
+        "rchar: {}\nwchar: {}\nsyscr: {}\nsyscw: {}\n\
+         read_bytes: {}\nwrite_bytes: {}\ncancelled_write_bytes: {}\n",
+        read.bytes,
+        written.bytes,
+        read.calls,
+        written.calls,
+        storage.read,
+        storage.written,
+        storage.cancelled,
     )
 }
 

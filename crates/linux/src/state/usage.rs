@@ -23,6 +23,8 @@ pub(crate) struct Usage {
     pub(crate) read: Transfers,
     /// Transfers by `write(2)` and its relatives.
     pub(crate) written: Transfers,
+    /// Transfers between memory and disks.
+    pub(crate) storage: Storage,
 }
 
 impl Usage {
@@ -41,6 +43,7 @@ impl Usage {
         self.switches.involuntary += other.switches.involuntary;
         self.read.add(other.read);
         self.written.add(other.written);
+        self.storage.add(other.storage);
     }
 }
 
@@ -55,6 +58,44 @@ impl Transfers {
     fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.calls += other.calls;
+    }
+}
+
+/// Bytes between memory and disks.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Storage {
+    /// Bytes that were read from disks.
+    pub(crate) read: u64,
+    /// Bytes in memory that were changed, so that they are written to disks.
+    pub(crate) written: u64,
+    /// Bytes of those that were given up before.
+    pub(crate) cancelled: u64,
+}
+
+impl Storage {
+    fn add(&mut self, other: Self) {
+        self.read += other.read;
+        self.written += other.written;
+        self.cancelled += other.cancelled;
+    }
+}
+
+/// The counters of [`Storage`] of one thread, which counts itself.
+#[derive(Default)]
+pub(crate) struct StorageCounters {
+    pub(crate) read: AtomicU64,
+    pub(crate) written: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
+}
+
+impl StorageCounters {
+    /// The counts so far.
+    pub(crate) fn load(&self) -> Storage {
+        Storage {
+            read: self.read.load(Ordering::Relaxed),
+            written: self.written.load(Ordering::Relaxed),
+            cancelled: self.cancelled.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -88,6 +129,7 @@ impl TransferCounters {
 pub(crate) struct IoAccounting {
     pub(crate) read: TransferCounters,
     pub(crate) written: TransferCounters,
+    pub(crate) storage: StorageCounters,
 }
 
 impl IoAccounting {

@@ -22,7 +22,10 @@ pub struct RUsage {
     sizes: [i64; 3],
     minor_faults: i64,
     major_faults: i64,
-    rest: [i64; 6],
+    swaps: i64,
+    blocks_in: i64,
+    blocks_out: i64,
+    rest: [i64; 3],
     voluntary_switches: i64,
     involuntary_switches: i64,
 }
@@ -37,6 +40,9 @@ impl RUsage {
             system: TimeVal::from_ns(usage.system_ns),
             max_resident_kib: (usage.max_rss >> 10).cast_signed(),
             minor_faults: usage.faults.cast_signed(),
+            // In units of 512 bytes.
+            blocks_in: (usage.storage.read >> 9).cast_signed(),
+            blocks_out: (usage.storage.written >> 9).cast_signed(),
             voluntary_switches: usage.switches.voluntary.cast_signed(),
             involuntary_switches: usage.switches.involuntary.cast_signed(),
             ..Self::new_zeroed()
