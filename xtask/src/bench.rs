@@ -32,7 +32,8 @@ use crate::{linux, paths};
 pub struct Arguments {
     /// Metrics to measure: their names, or how they begin, or `boot` for all about boots and
     /// instances; or alone `elastic`, how long instances take to change, `isolation`, what they
-    /// notice of each other, or `autoscale`, CPUs that move by latency [default: all metrics but `net`, those of networks]
+    /// notice of each other, or `autoscale`, CPUs that move by latency [default: all metrics but
+    /// `net`, those of networks]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// A kernel to compare with, and what it is called in the table; more than one may be given

@@ -86,9 +86,9 @@ impl<'a> Part<'a> {
     }
 
     fn holds(&self, source: &Source) -> bool {
-        let first = source.file.iter().next().unwrap_or_default();
         source.package == self.package
-            && (self.files.is_empty() || self.files.iter().any(|file| first == *file))
+            && (self.files.is_empty()
+                || self.files.iter().any(|file| source.file.starts_with(file)))
     }
 
     /// Sum over the part's sources.

@@ -1,10 +1,10 @@
 //! Two kinds of work that share a machine, for `cargo xtask bench autoscale`.
 //!
-//! `requests serve SECONDS` answers requests that it makes itself: they come at random moments, at a
-//! rate that changes, whether those before have been answered or not. Each second it prints a line,
-//! `served TIME LATENCY COUNT`: seconds since 1970, the 99th percentile in milliseconds of the
-//! requests that were answered in that second, and how many these were. Latency counts from the
-//! moment at which a request was due.
+//! `requests serve SECONDS` answers requests that it makes itself: they come at random moments, at
+//! a rate that changes, whether those before have been answered or not. Each second it prints a
+//! line, `served TIME LATENCY COUNT`: seconds since 1970, the 99th percentile in milliseconds of
+//! the requests that were answered in that second, and how many these were. Latency counts from
+//! the moment at which a request was due.
 //!
 //! `requests batch SECONDS` works with a thread for each processor there may be, and prints
 //! `worked TIME COUNT` each second: the pieces that were done.

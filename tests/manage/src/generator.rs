@@ -177,6 +177,10 @@ fn op(random: &mut Random, model: &Model) -> Op {
                 reader,
             }
         }
+        // One that is not up yet keeps the tool waiting, and one that hangs for longer.
+        Phase::Running { .. } if instance.ready && !instance.may_hang() && dice < 4 => {
+            Op::Exec(exec(random, name))
+        }
         Phase::Running { .. } if choice < 8 => change(random, model, &name, instance),
         Phase::Running { .. } if choice == 8 => match dice {
             0..5 => Op::Kill(name, random.pick(&SIGNALS)),
@@ -200,10 +204,7 @@ fn op(random: &mut Random, model: &Model) -> Op {
 fn change(random: &mut Random, model: &Model, name: &str, instance: &Instance) -> Op {
     let name = name.to_owned();
     match random.below(10) {
-        0..3 => Op::Resize(resize(random, model, name, instance)),
-        // One that is not up yet keeps the tool waiting, and one that hangs for longer.
-        3 | 4 if instance.ready && !instance.may_hang() => Op::Exec(exec(random, name)),
-        3 | 4 => Op::Resize(resize(random, model, name, instance)),
+        0..5 => Op::Resize(resize(random, model, name, instance)),
         // One that hangs is waited for.
         5 | 6 if !instance.may_hang() || random.once_in(3) => Op::Pause(name),
         5..8 => Op::Restart(name),

@@ -1,6 +1,6 @@
-//! `cargo xtask bench autoscale`: a server whose requests come at a rate that changes, beside batch
-//! work: in two instances of which one lends the other CPUs (`skerry autoscale`), and in two control
-//! groups of one Linux.
+//! `cargo xtask bench autoscale`: a server whose requests come at a rate that changes, beside
+//! batch work: in two instances of which one lends the other CPUs (`skerry autoscale`), and in two
+//! control groups of one Linux.
 
 use std::ffi::OsString;
 use std::fmt::Write;

@@ -12,9 +12,9 @@ use abi::live::{self, Entry, Holdings, Refusal};
 
 use super::{Partition, quarantine};
 use crate::device::{self, FunctionPlace};
+use crate::irq;
 use crate::mem::phys;
 use crate::paging::build::Run;
-use crate::{irq, keep};
 
 /// Most functions of an instance.
 pub const MAX_FUNCTIONS: usize = 8;
