@@ -95,7 +95,7 @@ case $step in
     say again "$(whole again)"
     skerry rm -f again >/dev/null
     skerry prune >/dev/null
-    # While somebody tries to stop the disk its memory is in nobody's quarantine, and not free either.
+    # What has come back is scrubbed before it is free.
     until free | grep -q '"memory":{[^}]*"in_use":0,[^}]*"quarantined":0}'; do usleep 100000; done
     say free "$(free)"
     poweroff -f

@@ -38,6 +38,8 @@ const STOP_AGAIN_NS: u64 = 5_000_000_000;
 
 struct Rests {
     list: Vec<Rest>,
+    /// Bytes of those that were released and may come back.
+    released_bytes: u64,
     /// Number of functions that instances have, each of which may bring about a rest.
     functions: usize,
 }
@@ -54,6 +56,7 @@ impl Rests {
 
 static RESTS: Mutex<Rests> = Mutex::new(Rests {
     list: Vec::new(),
+    released_bytes: 0,
     functions: 0,
 });
 /// Number of rests, to be read without the lock; those that were released and may come back count.
@@ -120,7 +123,8 @@ impl Rest {
 
 /// Bytes of memory in quarantine.
 pub(super) fn bytes() -> u64 {
-    RESTS.lock().list.iter().map(Rest::bytes).sum()
+    let rests = RESTS.lock();
+    rests.released_bytes + rests.list.iter().map(Rest::bytes).sum::<u64>()
 }
 
 /// Whether there is anything for [`release`] to look at.
@@ -154,6 +158,7 @@ impl Released {
         }
         let mut rest = self.rest.take()?;
         COUNT.fetch_sub(1, Ordering::AcqRel);
+        RESTS.lock().released_bytes -= rest.bytes();
         let mut memory = rest.memory.take()?;
         log::warn!(
             "{} MiB of instance {} came back from quarantine",
@@ -169,8 +174,10 @@ impl Released {
 
 impl Drop for Released {
     fn drop(&mut self) {
+        let mut rests = RESTS.lock();
+        rests.released_bytes -= self.rest.as_ref().map_or(0, Rest::bytes);
         // There is room: it was here before.
-        RESTS.lock().list.extend(self.rest.take());
+        rests.list.extend(self.rest.take());
     }
 }
 
@@ -200,5 +207,6 @@ pub fn release() -> Option<Released> {
     }
     let done = rests.list.iter().position(|rest| rest.is_due(now))?;
     let rest = rests.list.swap_remove(done);
+    rests.released_bytes += rest.bytes();
     Some(Released { rest: Some(rest) })
 }
