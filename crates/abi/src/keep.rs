@@ -97,11 +97,11 @@ pub struct Record {
 /// Address of an instance in a network of instances, and ports of the machine that lead to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptLease {
-    /// Number of the network; that of the one that there always is is 0.
+    /// Number of the network; 0: the default one.
     pub network: u32,
     /// The address, as a number; 0: the instance has no network.
     pub address: u32,
-    /// Its published ports; of those that there are not the protocol is 0.
+    /// Published ports of the instance; protocol 0: none.
     pub ports: [PublishedPort; MAX_PORTS],
 }
 

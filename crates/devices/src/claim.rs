@@ -64,7 +64,7 @@ pub(crate) struct UsedMessage {
     pub(crate) entry: u16,
     /// The address and the number that it sends.
     pub(crate) sends: pci::MsixEntry,
-    /// Its entry of the unit that remaps it, if one does and this kernel tells it.
+    /// Entry for it in the table of the unit that remaps it, where this kernel has one.
     pub(crate) _remapped: Option<iommu::Interrupts>,
 }
 

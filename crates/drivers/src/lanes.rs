@@ -333,7 +333,7 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
     /// Does one thing that is no request of the block layer's, and that `offer` offers.
     ///
     /// # Errors
-    /// Its outcome.
+    /// The outcome of what was done.
     pub fn run(
         &self,
         mut offer: impl FnMut(&mut H::Queue, Tag) -> Result<(), NotOffered>,

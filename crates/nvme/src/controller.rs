@@ -274,7 +274,7 @@ impl<F: Function> Controller<F> {
     /// not underway.
     ///
     /// # Errors
-    /// If it was not given to the controller.
+    /// Says why the controller was not given the command.
     pub fn pass<M: Memory>(
         &self,
         admin: &mut Admin<M>,

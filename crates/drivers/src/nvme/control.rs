@@ -193,7 +193,7 @@ impl<P: Parts> Control<P> {
     /// A request of a program's.
     ///
     /// # Errors
-    /// As Linux' driver has them; `ENOTTY` if the driver does not know it.
+    /// Those of Linux' driver; `ENOTTY` for a request that it does not have.
     pub fn request(&self, request: &IoctlRequest<'_>) -> fs::Result<usize> {
         ioctl(&self.lanes, None, request)
     }
@@ -446,7 +446,7 @@ impl<P: Parts> NvmeDisk<P> {
     /// A request that the block layer does not know.
     ///
     /// # Errors
-    /// As Linux' driver has them; `ENOTTY` if the driver does not know it either.
+    /// Those of Linux' driver; `ENOTTY` for a request that it does not have either.
     pub fn ioctl(&self, request: &IoctlRequest<'_>) -> fs::Result<usize> {
         ioctl(&self.lanes, Some(&self.namespace), request)
     }

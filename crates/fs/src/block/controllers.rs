@@ -17,11 +17,11 @@ pub struct NvmeController {
     pub index: u32,
     /// Number of its node, `major:minor`.
     pub node: String,
-    /// Its function of PCI.
+    /// Address of the PCI function that it is.
     pub address: String,
     /// Serial number, as the controller says it, with its blanks.
     pub serial: String,
-    /// Model, likewise.
+    /// Model, with its blanks.
     pub model: String,
     /// Revision of the firmware when the controller was found, likewise.
     pub firmware: String,

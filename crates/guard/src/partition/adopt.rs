@@ -56,7 +56,7 @@ pub struct Note {
     pub created_ns: u64,
     /// Unix time at which it was started, in nanoseconds.
     pub started_ns: u64,
-    /// Its address in a network of instances, and the ports that lead there.
+    /// Address of the instance in a network of instances, and the ports that lead there.
     pub lease: KeptLease,
 }
 

@@ -95,7 +95,8 @@ fn function(number: u32) -> Option<&'static PciDevice> {
 /// status say so.
 ///
 /// # Panics
-/// If one of them is not found: nobody could say that it reaches no memory. Without memory.
+/// When one of them is not found, since nobody could say that it reaches no memory; when there is
+/// no memory.
 pub(crate) fn adopt(partition: &mut Partition, numbers: &[u32], status: &mut Status) {
     for number in numbers {
         let device = function(*number).expect("a function of an instance is not found");

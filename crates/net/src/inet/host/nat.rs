@@ -92,11 +92,11 @@ impl Host {
         self.publish_ahead(protocol, at, to, owner)
     }
 
-    /// Does so whether or not the address is this host's yet: what comes there is led on as soon as
-    /// it is.
+    /// Publishes a port as [`Self::publish`], whether or not the address is this host's yet: what
+    /// comes there is led on as soon as it is.
     ///
     /// # Errors
-    /// As [`Self::publish`], but for `EADDRNOTAVAIL`.
+    /// Those of [`Self::publish`] without `EADDRNOTAVAIL`.
     pub fn publish_ahead(
         &self,
         protocol: Protocol,

@@ -25,7 +25,8 @@ pub(super) struct Index<T> {
     places: RcuArc<Places<T>>,
 }
 
-/// As many places as a power of two. An object stays where it is for as long as these are in use.
+/// The places of an [`Index`], whose number is a power of two. An object stays where it is for as
+/// long as these are in use.
 struct Places<T> {
     marks: Vec<AtomicU32>,
     objects: Vec<RcuArc<T>>,
