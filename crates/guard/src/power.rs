@@ -8,7 +8,7 @@ use x86_spec::segment::TablePointer;
 
 use crate::arch::{self, msr, port, timer};
 use crate::log::early;
-use crate::{PowerToken, instance, role};
+use crate::{PowerToken, heartbeat, instance, role};
 
 static POWER: Once<PowerOff> = Once::new();
 
@@ -69,7 +69,10 @@ pub(crate) fn wait_after_panic() {
         seconds => {
             early!("panic: waiting for {seconds} seconds (kernel.panic)");
             let ticks = timer::tsc_hz().saturating_mul(seconds.cast_unsigned().into());
-            timer::poll_ticks(ticks, || false);
+            timer::poll_ticks(ticks, || {
+                heartbeat::beat();
+                false
+            });
         }
     }
 }

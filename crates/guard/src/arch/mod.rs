@@ -23,7 +23,7 @@ pub mod timer;
 pub mod user;
 pub(crate) mod usercopy;
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abi::descriptor::FLAG_X2APIC;
 use cpu::CpuId;
@@ -84,28 +84,41 @@ pub(crate) fn init_cpu(cpu: CpuId) {
     paging::tlb::init_cpu();
 }
 
-/// Set when this instance's other CPUs must stop for good at their next NMI.
+/// Set when this instance's CPUs must stop for good at their next NMI.
 static STOPPING: AtomicBool = AtomicBool::new(false);
+/// Number of the CPU that has stopped the others and goes on, if there is one. An NMI does not stop
+/// it: one that asked for its heartbeat once did, and nobody heard of its panic.
+static GOES_ON: AtomicU32 = AtomicU32::new(NO_CPU);
+const NO_CPU: u32 = u32::MAX;
 
-/// Makes the next NMI on any CPU stop it for good.
+/// Makes the next NMI on any CPU stop it for good, on this one, too.
 pub(crate) fn mark_stopping() {
+    if cpu::is_online(CpuId(0)) {
+        let me = cpu::current().0;
+        // Another one that goes on does so.
+        let _ = GOES_ON.compare_exchange(me, NO_CPU, Ordering::AcqRel, Ordering::Relaxed);
+    }
     STOPPING.store(true, Ordering::Release);
 }
 
-/// Whether [`stop_other_cpus`] or [`mark_stopping`] was called.
+/// Whether an NMI is to stop this CPU for good: somebody called [`mark_stopping`], or another CPU
+/// [`stop_other_cpus`].
 pub(crate) fn is_stopping() -> bool {
-    STOPPING.load(Ordering::Acquire)
+    STOPPING.load(Ordering::Acquire) && GOES_ON.load(Ordering::Acquire) != cpu::current().0
 }
 
 /// Stops this instance's other CPUs by NMI: in a subOS they go to the park page, in the supervisor
-/// they halt. Returns at once; nobody waits for them. For panic, exit and power-off.
+/// they halt. Returns at once; nobody waits for them. Of two that do so the first goes on. For
+/// panic, exit and power-off.
 pub(crate) fn stop_other_cpus() {
-    mark_stopping();
     if !cpu::is_online(CpuId(0)) {
         // Early boot: there is no descriptor, and nobody else runs.
+        STOPPING.store(true, Ordering::Release);
         return;
     }
     let me = cpu::current();
+    let _ = GOES_ON.compare_exchange(NO_CPU, me.0, Ordering::AcqRel, Ordering::Relaxed);
+    STOPPING.store(true, Ordering::Release);
     for (number, apic_id) in cpu_table::apic_ids().enumerate() {
         if number != me.0 as usize && cpu::is_online(CpuId(number as u32)) {
             apic::send_nmi(apic_id);
