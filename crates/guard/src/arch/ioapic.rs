@@ -31,8 +31,8 @@ pub struct Line {
     pub is_level: bool,
 }
 
-/// Where there are units that remap interrupts: the word by which a controller names a line's entry
-/// to its unit, but for how the line is triggered.
+/// Gives the word by which a controller names a line's entry to the unit that remaps interrupts,
+/// without the bits that say how the line is triggered. Not set where no unit does.
 static REMAP: Hook<fn(Line) -> Option<u64>> = Hook::new();
 
 impl IoApic {
