@@ -54,6 +54,8 @@ pub enum Boot {
 pub enum Iommu {
     /// VT-d.
     Intel,
+    /// AMD-Vi.
+    Amd,
 }
 
 /// The hardware of a machine.
@@ -129,8 +131,12 @@ pub fn command(hardware: &Hardware, boot: &Boot, log: &Path) -> Command {
     qemu.args(["-device", "isa-serial,iobase=0x3f8,irq=4,chardev=com1"]);
     qemu.args(["-device", "isa-serial,iobase=0x2f8,irq=3,chardev=com2"]);
     // Before all that it is to translate for.
-    if hardware.iommu == Some(Iommu::Intel) {
-        qemu.args(["-device", "intel-iommu,intremap=on,eim=on,aw-bits=48"]);
+    if let Some(iommu) = hardware.iommu {
+        let unit = match iommu {
+            Iommu::Intel => "intel-iommu,intremap=on,eim=on,aw-bits=48",
+            Iommu::Amd => "amd-iommu,intremap=on,xtsup=on,pt=off",
+        };
+        qemu.args(["-device", unit]);
     }
     // A virtio device goes by it only if it is told to.
     let platform = match hardware.iommu {

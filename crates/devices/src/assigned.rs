@@ -233,6 +233,8 @@ impl AssignedFunction {
     fn take_interrupts(&mut self) -> Result<(), AssignError> {
         const ORDER: u8 = partition::MAX_MESSAGES.ilog2() as u8;
         let interrupts = Interrupts::new(self.device.function.address, ORDER);
+        // An instance numbers its messages from 0.
+        let interrupts = interrupts.filter(|interrupts| interrupts.message().data == 0);
         let interrupts = interrupts.ok_or(AssignError::NotConfined(NotConfined::NoEntries))?;
         self.place.messages = Some(Messages {
             address: interrupts.message().address as u32,

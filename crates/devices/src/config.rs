@@ -335,6 +335,7 @@ fn find_all() -> Vec<PciDevice> {
     // Nobody has a function yet: where there is a unit none is adopted.
     iommu::start(found.iter().map(|device| iommu::Found {
         function: &device.function,
+        config: device.config,
         keeps_names: device.function.layout != Layout::Bridge
             || pci::keeps_names(&device.registers),
     }));

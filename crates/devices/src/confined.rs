@@ -44,6 +44,7 @@ impl From<Obstacle> for NotConfined {
             Obstacle::NoUnit => Self::NoUnit,
             Obstacle::Reserved => Self::Reserved,
             Obstacle::Interrupts => Self::Interrupts,
+            Obstacle::Shared => Self::Shared,
             Obstacle::Unanswered => Self::Unanswered,
         }
     }

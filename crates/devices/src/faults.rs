@@ -3,8 +3,8 @@
 use abi::live::DEVICE_VECTORS;
 use guard::cpu::CpuId;
 use guard::device::{self, Message};
+pub use iommu::Access;
 use pci::Address;
-pub use vtd::Access;
 
 use crate::vector::{NoVector, Slot, take};
 use crate::{Owner, pci_devices};
@@ -20,7 +20,7 @@ pub struct DmaFault {
     pub access: Access,
     /// Page that it asked for, by the address that it used; of an interrupt what its unit tells.
     pub address: u64,
-    /// Reason, by VT-d's number.
+    /// Reason, by the number that the maker of its unit has for it.
     pub reason: u8,
 }
 
@@ -54,8 +54,10 @@ impl DmaFaults {
     /// Waits until a unit has refused something. Afterwards they are silent until the next call.
     pub fn wait(&self) {
         // SAFETY: the guard's message, by the vector that was taken for it.
-        unsafe { iommu::report_faults(self.message) };
-        self.slot.event().wait();
+        let has_some = unsafe { iommu::report_faults(self.message) };
+        if !has_some {
+            self.slot.event().wait();
+        }
         iommu::rest_from_faults();
     }
 
@@ -69,9 +71,9 @@ impl DmaFaults {
             each(DmaFault {
                 function,
                 owner: index.ok().and_then(|index| all[index].ownership.now()),
-                address: refused.fault.address,
-                access: refused.fault.access,
-                reason: refused.fault.reason,
+                address: refused.address,
+                access: refused.access,
+                reason: refused.reason,
             });
         })
     }

@@ -48,7 +48,7 @@ const MAX_DMA_ORDER: u8 = 9;
 pub(crate) struct Places {
     /// Configuration space.
     pub config_windows: ArrayVec<ConfigWindow, MAX_CONFIG_WINDOWS>,
-    /// The table of units that confine devices (DMAR): its address and length.
+    /// The table of units that confine devices (DMAR or IVRS): its address and length.
     pub remapping: Option<(u64, u32)>,
 }
 
@@ -59,8 +59,8 @@ pub(crate) fn init(places: Places) {
     PLACES.call_once(|| places);
 }
 
-/// Physical address and length of ACPI's table of units that confine devices (DMAR), whose checksum
-/// was right at boot; `None` without one, and in an instance.
+/// Physical address and length of ACPI's table of units that confine devices (DMAR or IVRS), whose
+/// checksum was right at boot; `None` without one, and in an instance.
 #[must_use]
 pub fn remapping_table() -> Option<(u64, usize)> {
     let (at, len) = PLACES.get()?.remapping?;

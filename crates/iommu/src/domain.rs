@@ -6,12 +6,12 @@ use core::mem;
 
 use guard::device::DmaBlock;
 use guard::partition;
+use iotable::GRANULE;
 use lfmutex::Mutex;
 use pci::Address;
-use vtd::{ContextEntry, Descriptor, GRANULE};
 
-use crate::unit::{self, Unanswered, Unit};
-use crate::{Machine, Obstacle, confining_unit, machine};
+use crate::unit::{self, Reach, Unanswered, Unit};
+use crate::{Machine, Obstacle, confining_unit, machine, number_of};
 
 /// Addresses that the functions of an instance may read and write, and the memory that they stand
 /// for: nothing at first. Clones are the same one, which is there as long as a function is held by
@@ -61,7 +61,7 @@ impl Pages {
     }
 }
 
-impl vtd::Tables for Pages {
+impl iotable::Tables for Pages {
     fn table(&mut self) -> Option<u64> {
         self.add()
     }
@@ -72,11 +72,7 @@ impl vtd::Tables for Pages {
     }
 
     fn store(&mut self, table: u64, index: usize, entry: u64) {
-        let page = self.page(table);
-        page.store64(index * 8, entry);
-        if !self.is_coherent {
-            page.write_back(index * 8, 8);
-        }
+        unit::store(self.page(table), index * 8, entry, self.is_coherent);
     }
 }
 
@@ -116,7 +112,7 @@ impl Domain {
     pub fn hold(&self, function: Address) -> Result<Attachment, Obstacle> {
         let (_, unit) = confining_unit(function)?;
         let passing = crate::PASSING;
-        let held = unit.change(function, passing, ContextEntry::BLOCKED);
+        let held = unit.change(number_of(function), passing, Reach::Nothing);
         held.map_err(|Unanswered| Obstacle::Unanswered)?;
         Ok(Attachment {
             domain: Some(self.clone()),
@@ -129,7 +125,7 @@ impl Domain {
     fn forget(&self) -> Result<(), Unanswered> {
         let domain = self.0.number;
         let mut units = self.0.machine.units.iter();
-        units.try_for_each(|unit| unit.ask(&[Descriptor::Translations { domain }]))
+        units.try_for_each(|unit| unit.forget(domain))
     }
 
     /// Maps granules, and has units forget that there was nothing, if they know that.
@@ -138,7 +134,7 @@ impl Domain {
         let mut tables = self.0.tables.lock();
         for offset in (0..bytes).step_by(GRANULE as usize) {
             let (at, phys) = (at + offset, phys + offset);
-            if vtd::map(&mut *tables, *root, machine.geometry, at, phys).is_err() {
+            if iotable::map(&mut *tables, *root, machine.geometry, at, phys).is_err() {
                 return false;
             }
         }
@@ -153,7 +149,7 @@ impl Domain {
         let Inner { machine, root, .. } = &*self.0;
         let mut tables = self.0.tables.lock();
         for offset in (0..bytes).step_by(GRANULE as usize) {
-            vtd::unmap(&mut *tables, *root, machine.geometry, at + offset);
+            iotable::unmap(&mut *tables, *root, machine.geometry, at + offset);
         }
         drop(tables);
         self.forget().is_ok()
@@ -190,7 +186,7 @@ unsafe impl partition::Domain for Domain {
 pub struct Attachment {
     /// There until it is released.
     domain: Option<Domain>,
-    unit: &'static Unit,
+    unit: &'static dyn Unit,
     function: Address,
 }
 
@@ -210,8 +206,8 @@ impl Attachment {
     /// It is a function of the instance whose memory the domain maps.
     pub unsafe fn attach(&self) -> Result<(), Unanswered> {
         let Domain(inner) = self.domain();
-        let entry = ContextEntry::translated(inner.number, inner.root, inner.machine.geometry);
-        self.unit.change(self.function, inner.number, entry)
+        let reach = Reach::Domain(inner.number, inner.root, inner.machine.geometry);
+        (self.unit).change(number_of(self.function), inner.number, reach)
     }
 
     /// Has the function reach nothing: when this returns, what it has written has arrived.
@@ -220,7 +216,7 @@ impl Attachment {
     /// [`Unanswered`]: it may still reach what the domain maps.
     pub fn block(&self) -> Result<(), Unanswered> {
         let number = self.domain().0.number;
-        (self.unit).change(self.function, number, ContextEntry::BLOCKED)
+        (self.unit).change(number_of(self.function), number, Reach::Nothing)
     }
 
     /// Lets go of a function: it is blocked first, and passes then if it `may_pass`. A function
@@ -239,7 +235,8 @@ impl Attachment {
         }
         self.domain = None;
         let unit = self.unit;
-        let pass = || unit.change(self.function, crate::PASSING, unit.passed());
+        let function = number_of(self.function);
+        let pass = || unit.change(function, crate::PASSING, Reach::Everything);
         let passes = may_pass && pass().is_ok();
         if !passes {
             log::error!("PCI function {} stays blocked", self.function);

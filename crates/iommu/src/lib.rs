@@ -1,14 +1,16 @@
 //! Units that confine what functions of the machine read, write and interrupt: trusted, the
 //! supervisor's alone (`docs/iommu.md`).
 //!
-//! [`start`] finds them (Intel's VT-d), and switches translation on with all functions passing, and
-//! remapping of interrupts with those of the machine's lines. A function that an instance gets is
-//! held back first ([`Domain::hold`]), and then reaches what that instance's [`Domain`] maps, and
-//! interrupts by its own [`Interrupts`].
+//! [`start`] finds them (Intel's VT-d, AMD's AMD-Vi), and switches translation on with all
+//! functions passing, and remapping of interrupts with those of the machine's lines. A function
+//! that an instance gets is held back first ([`Domain::hold`]), and then reaches what that
+//! instance's [`Domain`] maps, and interrupts by its own [`Interrupts`].
 //!
 //! | file | subject |
 //! |---|---|
-//! | `unit` | one unit: its registers, its tables of functions, its queue |
+//! | `topology` | which function is behind which unit |
+//! | `unit` | what units can be told, and what they have in common |
+//! | `intel`, `amd` | one unit: its registers, its tables of functions, its queue |
 //! | `domain` | what the functions of an instance reach |
 //! | `interrupts` | what functions and lines interrupt |
 //! | `faults` | what was refused |
@@ -16,26 +18,33 @@
 
 extern crate alloc;
 
+mod amd;
 mod domain;
 mod faults;
+mod intel;
 mod interrupts;
+mod topology;
 mod unit;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
-use acpi::Dmar;
+use acpi::{Dmar, Ivrs};
+use amd::AmdVi;
 pub use domain::{Attachment, Domain, NoDomain};
-pub use faults::{Refused, report_faults, rest_from_faults, take_faults};
+pub use faults::{Access, Refused, report_faults, rest_from_faults, take_faults};
 use guard::device::{self, MmioRegion};
 use guard::role;
+use intel::Vtd;
 use interrupts::Remapping;
 pub use interrupts::{Interrupts, NotLed};
+use iotable::{Format, Geometry};
 use lfmutex::{Mutex, Once};
 use pci::{Address, Function};
+use topology::{Place, Topology};
 pub use unit::Unanswered;
 use unit::Unit;
-use vtd::{Geometry, Source};
 
 /// The domain of functions that pass untranslated. 0 is left out: units that remember absence use
 /// it for that (VT-d 6.1).
@@ -45,7 +54,7 @@ const MAX_DOMAINS: usize = 256;
 
 /// Units of the machine, all of which translate.
 struct Machine {
-    units: Vec<Unit>,
+    units: Vec<Box<dyn Unit>>,
     /// Functions that there are, by address.
     places: Vec<(Address, Place)>,
     /// Tables that all units can read.
@@ -56,19 +65,13 @@ struct Machine {
     remapping: Option<Remapping>,
 }
 
-/// Place of a function: the unit that it is behind, and the name that it has there.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    unit: Option<usize>,
-    is_reserved: bool,
-    source: Source,
-}
-
 /// A function that was found.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
     /// The function.
     pub function: &'a Function,
+    /// Physical address of its page of configuration space.
+    pub config: u64,
     /// Flag: it is no bridge, or one that passes on what comes from behind it in the name of who
     /// sends it.
     pub keeps_names: bool,
@@ -89,6 +92,8 @@ pub enum Obstacle {
     Reserved,
     /// Nothing confines what it interrupts.
     Interrupts,
+    /// The function sends in the name of others.
+    Shared,
     /// The unit of the function does not answer.
     Unanswered,
 }
@@ -108,10 +113,13 @@ pub fn check(function: Address) -> Result<(), Obstacle> {
 }
 
 /// The unit that can confine a function.
-fn confining_unit(function: Address) -> Result<(&'static Machine, &'static Unit), Obstacle> {
+fn confining_unit(function: Address) -> Result<(&'static Machine, &'static dyn Unit), Obstacle> {
     let (machine, place, unit) = place(function).ok_or(Obstacle::NoUnit)?;
     if place.is_reserved {
         return Err(Obstacle::Reserved);
+    }
+    if !place.is_alone {
+        return Err(Obstacle::Shared);
     }
     if !remaps_interrupts() {
         return Err(Obstacle::Interrupts);
@@ -119,13 +127,13 @@ fn confining_unit(function: Address) -> Result<(&'static Machine, &'static Unit)
     Ok((machine, unit))
 }
 
-fn place(function: Address) -> Option<(&'static Machine, Place, &'static Unit)> {
+fn place(function: Address) -> Option<(&'static Machine, Place, &'static dyn Unit)> {
     let machine = machine()?;
     let index = machine
         .places
         .binary_search_by_key(&function, |(address, _)| *address);
     let (_, place) = machine.places[index.ok()?];
-    Some((machine, place, &machine.units[place.unit?]))
+    Some((machine, place, &*machine.units[place.unit?]))
 }
 
 /// Finds the units and switches translation on: these functions, all that there are, pass
@@ -158,20 +166,24 @@ pub fn is_remapped(function: Address) -> bool {
 
 /// Reason why units are not used.
 enum StartError {
-    Table(acpi::DmarError),
+    Dmar(acpi::DmarError),
+    Ivrs(acpi::IvrsError),
     Unreadable,
     NoMemory,
-    Unable(u64, vtd::Unable),
+    Vtd(u64, vtd::Unable),
+    AmdVi(u64, amdvi::Unable),
     Unanswered(u64),
 }
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Table(error) => write!(f, "ACPI's table DMAR makes no sense: {error}"),
-            Self::Unreadable => f.write_str("ACPI's table DMAR cannot be read"),
+            Self::Dmar(error) => write!(f, "ACPI's table DMAR makes no sense: {error}"),
+            Self::Ivrs(error) => write!(f, "ACPI's table IVRS makes no sense: {error}"),
+            Self::Unreadable => f.write_str("ACPI's table, or a unit, cannot be read"),
             Self::NoMemory => f.write_str("no memory for its tables"),
-            Self::Unable(at, unable) => write!(f, "the unit at {at:#x}: {unable}"),
+            Self::Vtd(at, unable) => write!(f, "the unit at {at:#x}: {unable}"),
+            Self::AmdVi(at, unable) => write!(f, "the unit at {at:#x}: {unable}"),
             Self::Unanswered(at) => write!(f, "the unit at {at:#x} does not do as it is told"),
         }
     }
@@ -188,48 +200,53 @@ fn try_start<'a>(
         return Ok(None);
     }
     let bytes = read_table(at, len)?;
-    let dmar = Dmar::parse(&bytes).map_err(StartError::Table)?;
-    let mut units: Vec<Unit> = Vec::new();
-    for unit in dmar.units() {
-        units.try_reserve(1).map_err(|_| StartError::NoMemory)?;
-        units.push(Unit::new(unit.registers, unit.segment)?);
-    }
-    let places = places(&dmar, functions.clone())?;
-    for (address, place) in &places {
+    let (topology, mut units) = find_units(&bytes, &functions)?;
+    let places = places(&topology, &functions)?;
+    for (_, place) in &places {
         if let Some(unit) = place.unit {
-            (units[unit].add(*address)).map_err(|_| StartError::NoMemory)?;
+            let added = units[unit].add(place.sender.number);
+            added.map_err(|()| StartError::NoMemory)?;
         }
     }
+    let abilities = || units.iter().map(|unit| unit.abilities());
     let geometry = Geometry {
-        four_levels: units.iter().all(Unit::has_four_levels),
-        large_pages: units.iter().all(|unit| unit.abilities().large_pages),
+        format: match topology {
+            Topology::Dmar(_) => Format::Intel,
+            Topology::Ivrs(_) => Format::Amd,
+        },
+        four_levels: abilities().all(|unit| unit.four_levels),
+        large_pages: abilities().all(|unit| unit.large_pages),
     };
     if !geometry.four_levels
         && let Some(unit) = units.iter().find(|unit| !unit.abilities().three_levels)
     {
-        return Err(StartError::Unable(unit.at(), vtd::Unable::Levels));
+        return Err(StartError::Vtd(unit.at(), vtd::Unable::Levels));
     }
-    for (number, unit) in units.iter().enumerate() {
-        if unit.switch_on().is_err() {
-            units[..=number].iter().for_each(Unit::switch_off);
-            return Err(StartError::Unanswered(unit.at()));
-        }
-    }
-    log::info!(
-        "IOMMU: {} units (VT-d) translate for {} PCI functions",
-        units.len(),
-        places.len()
-    );
-    let remapping = match Remapping::plan(&dmar, &mut units, buses_of(&functions, 0)) {
+    let most = abilities().map(|unit| unit.domains).min();
+    let most = most.unwrap_or(0) as usize;
+    let used = core::array::from_fn(|number| number <= usize::from(PASSING) || number >= most);
+    let remapping = match Remapping::plan(&topology, &mut units, &functions) {
         Ok(remapping) => Some(remapping),
         Err(unable) => {
             log::warn!("interrupts of devices are not confined: {unable}");
             None
         }
     };
-    let most = units.iter().map(|unit| unit.abilities().domains).min();
-    let most = most.unwrap_or(0) as usize;
-    let used = core::array::from_fn(|number| number <= usize::from(PASSING) || number >= most);
+    for (number, unit) in units.iter().enumerate() {
+        if unit.switch_on().is_err() {
+            units[..=number].iter().for_each(|unit| unit.switch_off());
+            return Err(StartError::Unanswered(unit.at()));
+        }
+    }
+    log::info!(
+        "IOMMU: {} units ({}) translate for {} PCI functions",
+        units.len(),
+        match topology {
+            Topology::Dmar(_) => "VT-d",
+            Topology::Ivrs(_) => "AMD-Vi",
+        },
+        places.len()
+    );
     Ok(Some(Machine {
         units,
         places,
@@ -252,67 +269,50 @@ fn read_table(at: u64, len: usize) -> Result<Vec<u8>, StartError> {
     Ok(bytes)
 }
 
-/// Finds the buses behind a bridge of a segment, by bus and place on it.
-fn buses_of<'a>(
+/// Finds the units that a table names, of either maker. They are as they were.
+fn find_units<'a, 'b>(
+    table: &'b [u8],
     functions: &(impl Iterator<Item = Found<'a>> + Clone),
-    segment: u16,
-) -> impl Fn(u8, u8) -> Option<(u8, u8)> {
-    move |bus, devfn| {
-        let mut all = functions.clone().map(|found| found.function);
-        let bridge = all.find(|bridge| {
-            let at = bridge.address;
-            (at.segment, at.bus, at.devfn()) == (segment, bus, devfn)
-        });
-        bridge?.buses
+) -> Result<(Topology<'b>, Vec<Box<dyn Unit>>), StartError> {
+    let mut units: Vec<Box<dyn Unit>> = Vec::new();
+    let mut add = |unit| {
+        units.try_reserve(1).map_err(|_| StartError::NoMemory)?;
+        units.push(unit);
+        Ok(())
+    };
+    if table.starts_with(b"IVRS") {
+        let ivrs = Ivrs::parse(table).map_err(StartError::Ivrs)?;
+        for unit in ivrs.units() {
+            let number = u32::from(unit.segment) << 16 | u32::from(unit.function);
+            let itself = Address::from_number(number);
+            let mut all = functions.clone();
+            let config = all.find(|found| found.function.address == itself);
+            let buses = functions.clone().map(|found| found.function.address.bus);
+            let buses = buses.max().map_or(0, usize::from) + 1;
+            let unit = AmdVi::new(&unit, config.map(|found| found.config), buses)?;
+            add(Box::new(unit))?;
+        }
+        return Ok((Topology::Ivrs(ivrs), units));
     }
+    let dmar = Dmar::parse(table).map_err(StartError::Dmar)?;
+    for unit in dmar.units() {
+        add(Box::new(Vtd::new(unit.registers, unit.segment)?))?;
+    }
+    Ok((Topology::Dmar(dmar), units))
 }
 
 /// The place of each function.
 fn places<'a>(
-    dmar: &Dmar<'_>,
-    functions: impl Iterator<Item = Found<'a>> + Clone,
+    topology: &Topology<'_>,
+    functions: &(impl Iterator<Item = Found<'a>> + Clone),
 ) -> Result<Vec<(Address, Place)>, StartError> {
     let mut places = Vec::new();
     for Found { function, .. } in functions.clone() {
-        let Address { segment, bus, .. } = function.address;
-        let place = (bus, function.address.devfn());
-        let buses = buses_of(&functions, segment);
         places.try_reserve(1).map_err(|_| StartError::NoMemory)?;
-        places.push((
-            function.address,
-            Place {
-                unit: dmar.unit_of(segment, place, &buses),
-                is_reserved: dmar.is_reserved(segment, place, &buses),
-                source: source_of(function, &functions),
-            },
-        ));
+        places.push((function.address, topology.place(function, functions)));
     }
     places.sort_unstable_by_key(|(address, _)| *address);
     Ok(places)
-}
-
-/// Name in which what a function sends comes to its unit.
-fn source_of<'a>(
-    function: &Function,
-    functions: &(impl Iterator<Item = Found<'a>> + Clone),
-) -> Source {
-    let mut source = Source::Function(number_of(function.address));
-    let mut upstream = function.upstream;
-    // No more steps than there are functions, whatever they say.
-    for _ in functions.clone() {
-        let bridge = functions
-            .clone()
-            .find(|found| Some(found.function.address) == upstream);
-        let Some(bridge) = bridge else { break };
-        if !bridge.keeps_names {
-            source = Source::Buses {
-                first: bridge.function.address.bus,
-                last: function.address.bus,
-            };
-        }
-        upstream = bridge.function.upstream;
-    }
-    source
 }
 
 /// Number of a function in its segment, as units have it.

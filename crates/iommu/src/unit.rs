@@ -1,23 +1,19 @@
-//! One unit: its registers, its tables of functions, and its queue of requests.
+//! Units, of whichever maker: what each can be told, and what they have in common.
 //!
 //! A unit does what it is told within microseconds. One that does not is never taken for one that
 //! did: what depended on it is not proven, and is asked for again.
 
 use alloc::vec::Vec;
 
-use guard::device::{self, DmaBlock, MmioRegion};
+use guard::device::{DmaBlock, Message};
+use iotable::Geometry;
 use lfmutex::Mutex;
-use pci::Address;
 use task::Deadline;
-use vtd::{
-    Abilities, Command, ContextEntry, Descriptor, INTERRUPT_TABLE_ORDER, InterruptEntry,
-    QUEUE_ENTRIES, RootEntry, offset, status,
-};
 
-use crate::{PASSING, StartError, number_of};
+use crate::Refused;
 
 /// Bytes of a table, and of a queue.
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// Looks at a register before the thread sleeps in between, and looks after that, a millisecond
 /// apart.
 const LOOKS: usize = 1000;
@@ -26,47 +22,123 @@ const LOOKS: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered;
 
-pub(crate) struct Unit {
-    at: u64,
-    segment: u16,
-    registers: MmioRegion,
-    abilities: Abilities,
-    root: DmaBlock,
-    /// Tables of functions, by bus; none is added once the unit is on.
-    buses: Vec<(u8, DmaBlock)>,
-    queue: Mutex<Queue>,
-    /// The table of interrupts; none is added once the unit is on.
-    interrupts: Option<InterruptTable>,
+/// Abilities of a unit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Abilities {
+    /// Number of domains that it tells apart.
+    pub(crate) domains: u32,
+    /// Flags: it has tables of three levels, and of four.
+    pub(crate) three_levels: bool,
+    pub(crate) four_levels: bool,
+    /// Flag: an entry may stand for 2 MiB.
+    pub(crate) large_pages: bool,
+    /// Flag: it sees what processors have in their caches when it reads its tables.
+    pub(crate) is_coherent: bool,
+    /// Flag: it remembers that there was no translation.
+    pub(crate) caches_absence: bool,
+    /// Flags: it remaps interrupts, and tells CPUs by numbers of 32 bits then.
+    pub(crate) remaps_interrupts: bool,
+    pub(crate) wide_ids: bool,
 }
 
-struct InterruptTable {
-    table: DmaBlock,
-    /// Entries that somebody has, by bits.
-    used: Mutex<[u64; INTERRUPTS / 64]>,
+/// Reach of a function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reach {
+    Nothing,
+    Everything,
+    /// Memory of a domain, by its tables: its number and their root.
+    Domain(u16, u64, Geometry),
 }
 
-/// Entries of a table of interrupts.
-const INTERRUPTS: usize = 1 << INTERRUPT_TABLE_ORDER;
-
-struct Queue {
-    ring: DmaBlock,
-    /// A word that the unit writes when it has done what it was asked for.
-    done: DmaBlock,
-    /// Place of the next descriptor.
-    next: usize,
-    /// The last number that the unit was to write.
-    value: u32,
+/// Name in which what a function sends comes to its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sender {
+    /// Bus in the upper byte, device and function in the lower.
+    pub(crate) number: u16,
+    /// The first and the last bus, if it may have the name of anything on these: it is behind a
+    /// bridge to conventional PCI.
+    pub(crate) buses: Option<(u8, u8)>,
 }
 
-impl Queue {
-    fn is_idle(&self) -> bool {
-        let mut word = [0; 4];
-        self.done.read(0, &mut word).is_some() && u32::from_le_bytes(word) == self.value
-    }
+/// An interrupt, at a vector of a CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) vector: u8,
+    pub(crate) apic_id: u32,
+    /// Flag: it comes from a line, and as long as that is raised.
+    pub(crate) is_level: bool,
+}
+
+/// A unit. Functions are told by their numbers: bus in the upper byte, device and function in the
+/// lower.
+pub(crate) trait Unit: Send + Sync {
+    /// Physical address of its registers.
+    fn at(&self) -> u64;
+
+    fn abilities(&self) -> Abilities;
+
+    /// Has a function pass once the unit is on; of others nothing passes. `Err` without memory.
+    fn add(&mut self, function: u16) -> Result<(), ()>;
+
+    /// Sets the reach of a function that was added, which was of domain `before`; when it returns,
+    /// the unit acts by it, and what it let through before has arrived.
+    fn change(&self, function: u16, before: u16, reach: Reach) -> Result<(), Unanswered>;
+
+    /// Has the unit forget what it knows of the addresses of a domain.
+    fn forget(&self, domain: u16) -> Result<(), Unanswered>;
+
+    /// Switches translation on, by what was [added](Self::add), whatever firmware has had it do
+    /// before.
+    fn switch_on(&self) -> Result<(), Unanswered>;
+
+    /// Switches all off that a unit does.
+    fn switch_off(&self);
+
+    /// Adds tables of interrupts for what was added, in which there are none. `Err` without memory.
+    fn add_interrupts(&mut self) -> Result<(), ()>;
+
+    /// Takes an entry for each line of a controller, and returns the first. `None` without memory.
+    fn take_lines(&mut self, controller: u16, order: u8) -> Option<u16>;
+
+    /// The table in which interrupts of a function have their entries.
+    fn interrupts(&self, function: u16) -> Option<&InterruptTable>;
+
+    /// Sets 2^`order` entries for interrupts of a sender; when it returns, the unit acts by them,
+    /// and what it let through before has arrived. `target` says of each number what it is.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    fn change_interrupts(
+        &self,
+        sender: Sender,
+        first: u16,
+        order: u8,
+        target: &dyn Fn(u16) -> Option<Target>,
+    ) -> Result<(), Unanswered>;
+
+    /// The message that names an entry; those behind have the same address, and numbers in a row.
+    fn message(&self, first: u16) -> Message;
+
+    /// The word by which a controller of lines names the entry of a vector.
+    fn line(&self, index: u16, vector: u8) -> u64;
+
+    /// Switches on that interrupts are remapped, by the tables that were added, and others refused.
+    fn remap_interrupts(&self) -> Result<(), Unanswered>;
+
+    /// Switches that off again.
+    fn pass_interrupts(&self);
+
+    /// Has the unit send this message when it has refused something, or none. True if it has
+    /// something to tell already for which it sends none.
+    fn report_faults(&self, message: Option<Message>) -> bool;
+
+    /// Calls `each` for every report there is; true if more was refused than there was room to
+    /// report.
+    fn take_faults(&self, each: &mut dyn FnMut(Refused)) -> bool;
 }
 
 /// Looks until something is so; false if it is not after a second or so.
-fn wait(is_so: impl Fn() -> bool) -> bool {
+pub(crate) fn wait(is_so: impl Fn() -> bool) -> bool {
     (0..LOOKS).any(|_| is_so())
         || (0..LOOKS).any(|_| {
             task::sleep_until(Deadline::after_ns(1_000_000));
@@ -81,275 +153,144 @@ pub(crate) fn page() -> Option<DmaBlock> {
     Some(page)
 }
 
-impl Unit {
-    /// The unit whose registers are at this physical address, as ACPI says. It is as it was.
-    pub(crate) fn new(at: u64, segment: u16) -> Result<Self, StartError> {
-        let map = |len| {
-            // SAFETY: ACPI says that a unit's registers are there. What they have it do is up to
-            // this file: it translates by tables that are its own for as long as it is on.
-            unsafe { device::map(at, len) }.map_err(|_| StartError::Unreadable)
-        };
-        let first = map(PAGE)?;
-        let abilities = Abilities::read(
-            first.read(offset::CAPABILITY),
-            first.read(offset::EXTENDED_CAPABILITY),
-        );
-        // SAFETY: what was mapped, the only copy.
-        unsafe { device::unmap(first) };
-        let abilities = abilities.map_err(|unable| StartError::Unable(at, unable))?;
-        let page = || page().ok_or(StartError::NoMemory);
-        Ok(Self {
-            at,
-            segment,
-            registers: map(abilities.bytes)?,
-            abilities,
-            root: page()?,
-            buses: Vec::new(),
-            queue: Mutex::new(Queue {
-                ring: page()?,
-                done: page()?,
-                next: 0,
-                value: 0,
-            }),
-            interrupts: None,
-        })
+/// Stores a word so that a unit sees it.
+pub(crate) fn store(table: &DmaBlock, offset: usize, word: u64, is_coherent: bool) {
+    table.store64(offset, word);
+    if !is_coherent {
+        table.write_back(offset, 8);
+    }
+}
+
+/// Stores an entry of two words, whose first one has the bit by which it counts.
+pub(crate) fn store_entry(table: &DmaBlock, offset: usize, entry: [u64; 2], is_coherent: bool) {
+    store(table, offset, 0, is_coherent);
+    store(table, offset + 8, entry[1], is_coherent);
+    store(table, offset, entry[0], is_coherent);
+}
+
+/// Requests of a unit: a ring of one page, of 16 bytes each.
+pub(crate) struct Queue(Mutex<Requests>);
+
+struct Requests {
+    ring: DmaBlock,
+    /// A word that the unit writes when it has done what it was asked for.
+    done: DmaBlock,
+    /// Place of the next request, in bytes.
+    next: usize,
+    /// The last number that the unit was to write.
+    value: u32,
+}
+
+impl Requests {
+    fn is_idle(&self) -> bool {
+        let mut word = [0; 4];
+        self.done.read(0, &mut word).is_some() && u32::from_le_bytes(word) == self.value
+    }
+}
+
+impl Queue {
+    /// An empty one; `None` without memory.
+    pub(crate) fn new() -> Option<Self> {
+        Some(Self(Mutex::new(Requests {
+            ring: page()?,
+            done: page()?,
+            next: 0,
+            value: 0,
+        })))
     }
 
-    /// Adds a table of interrupts, in which there is none. `Err` without memory.
-    pub(crate) fn add_interrupts(&mut self) -> Result<(), ()> {
-        let bytes = INTERRUPTS * size_of::<InterruptEntry>();
-        let table = DmaBlock::zeroed(bytes).ok_or(())?;
-        table.write_back(0, bytes);
-        self.interrupts = Some(InterruptTable {
-            table,
-            used: Mutex::new([0; INTERRUPTS / 64]),
-        });
-        Ok(())
+    /// Address of the ring.
+    pub(crate) fn bus_address(&self) -> u64 {
+        self.0.lock().ring.bus_address()
     }
 
-    /// Takes 2^`order` entries for interrupts, at a multiple of their number; `None` if there are
-    /// not so many, or there is no table. Of `order` there may be 4 at most.
-    pub(crate) fn take_entries(&self, order: u8) -> Option<u16> {
-        let count = 1 << order;
-        let bits = (1 << count) - 1;
-        let mut used = self.interrupts.as_ref()?.used.lock();
-        let mut places = (0..INTERRUPTS).step_by(count);
-        let first = places.find(|first| used[first / 64] & bits << (first % 64) == 0)?;
-        used[first / 64] |= bits << (first % 64);
-        Some(first as u16)
-    }
-
-    /// Gives entries back that [`Self::take_entries`] has given.
-    pub(crate) fn free_entries(&self, first: u16, order: u8) {
-        let bits: u64 = (1 << (1 << order)) - 1;
-        let first = usize::from(first);
-        if let Some(interrupts) = &self.interrupts {
-            interrupts.used.lock()[first / 64] &= !(bits << (first % 64));
-        }
-    }
-
-    /// Sets entries for interrupts that somebody has taken; when it returns, the unit acts by them,
-    /// and what it let through before has arrived.
-    pub(crate) fn change_interrupts(
+    /// Has a unit do what is asked for, and waits until it has. `wait_for` is the request to write
+    /// a number to an address then; `tell` tells the unit where the last request ends.
+    pub(crate) fn ask(
         &self,
-        first: u16,
-        order: u8,
-        entry: impl Fn(u16) -> InterruptEntry,
+        requests: &[[u64; 2]],
+        wait_for: impl FnOnce(u64, u32) -> [u64; 2],
+        is_coherent: bool,
+        tell: impl FnOnce(u64),
     ) -> Result<(), Unanswered> {
-        let Some(InterruptTable { table, .. }) = &self.interrupts else {
-            return Ok(());
-        };
-        for number in 0..1 << order {
-            let at = InterruptEntry::place(first + number);
-            let InterruptEntry([word, source]) = entry(number);
-            self.store(table, at, 0);
-            self.store(table, at + 8, source);
-            self.store(table, at, word);
-        }
-        self.ask(&[Descriptor::Interrupts { first, order }])
-    }
-
-    /// Switches on that interrupts are remapped, by the table that was added, and others refused.
-    /// `wide_ids` says how that tells CPUs.
-    pub(crate) fn remap_interrupts(&self, wide_ids: bool) -> Result<(), Unanswered> {
-        let Some(interrupts) = &self.interrupts else {
-            return Err(Unanswered);
-        };
-        let at = interrupts.table.bus_address();
-        let word = vtd::interrupt_table(at, wide_ids);
-        self.registers.write(offset::INTERRUPT_TABLE, word);
-        self.command(Command::SetInterruptTable, true)?;
-        self.ask(&[Descriptor::AllInterrupts])?;
-        self.command(Command::RemapInterrupts, true)
-    }
-
-    /// Switches that off again.
-    pub(crate) fn pass_interrupts(&self) {
-        self.switch_off_one(Command::RemapInterrupts);
-    }
-
-    pub(crate) fn at(&self) -> u64 {
-        self.at
-    }
-
-    pub(crate) fn segment(&self) -> u16 {
-        self.segment
-    }
-
-    pub(crate) fn registers(&self) -> MmioRegion {
-        self.registers
-    }
-
-    pub(crate) fn abilities(&self) -> &Abilities {
-        &self.abilities
-    }
-
-    /// Whether it has tables of four levels, and all addresses that these translate.
-    pub(crate) fn has_four_levels(&self) -> bool {
-        self.abilities.four_levels && self.abilities.address_bits >= 48
-    }
-
-    /// Has a function pass once the unit is on. `Err` without memory.
-    pub(crate) fn add(&mut self, function: Address) -> Result<(), ()> {
-        if self.table(function.bus).is_none() {
-            self.buses.try_reserve(1).map_err(drop)?;
-            let table = page().ok_or(())?;
-            let RootEntry([entry, _]) = RootEntry::of(table.bus_address());
-            self.store(&self.root, usize::from(function.bus) * 16, entry);
-            self.buses.push((function.bus, table));
-        }
-        self.set(function, self.passed());
-        Ok(())
-    }
-
-    /// The entry for a function that passes.
-    pub(crate) fn passed(&self) -> ContextEntry {
-        ContextEntry::passed(PASSING, self.abilities.four_levels)
-    }
-
-    fn table(&self, bus: u8) -> Option<&DmaBlock> {
-        let mut buses = self.buses.iter();
-        buses
-            .find(|(number, _)| *number == bus)
-            .map(|(_, table)| table)
-    }
-
-    /// Stores a word of a table so that the unit sees it.
-    fn store(&self, table: &DmaBlock, offset: usize, word: u64) {
-        table.store64(offset, word);
-        if !self.abilities.is_coherent {
-            table.write_back(offset, 8);
-        }
-    }
-
-    /// Sets the entry for a function that was added; at no moment the unit finds half of one.
-    fn set(&self, function: Address, ContextEntry([first, second]): ContextEntry) {
-        let Some(table) = self.table(function.bus) else {
-            return;
-        };
-        let at = ContextEntry::place(function.devfn());
-        self.store(table, at, 0);
-        self.store(table, at + 8, second);
-        self.store(table, at, first);
-    }
-
-    /// Sets the entry for a function, which was of domain `before`; when it returns, the unit acts
-    /// by it, and what it let through before has arrived.
-    pub(crate) fn change(
-        &self,
-        function: Address,
-        before: u16,
-        entry: ContextEntry,
-    ) -> Result<(), Unanswered> {
-        self.set(function, entry);
-        let contexts = if self.abilities.caches_absence {
-            Descriptor::AllContexts
-        } else {
-            Descriptor::Context {
-                domain: before,
-                function: number_of(function),
-            }
-        };
-        self.ask(&[contexts, Descriptor::Translations { domain: before }])
-    }
-
-    /// Has the unit do what is asked for, and waits until it has.
-    pub(crate) fn ask(&self, requests: &[Descriptor]) -> Result<(), Unanswered> {
-        let mut queue = self.queue.lock();
+        let mut queue = self.0.lock();
         // Of a queue that has not answered nobody knows where the unit is in it.
         if !wait(|| queue.is_idle()) {
             return Err(Unanswered);
         }
         queue.value = queue.value.wrapping_add(1);
-        let last = Descriptor::Wait {
-            at: queue.done.bus_address(),
-            value: queue.value,
-        };
-        for descriptor in requests.iter().chain([&last]) {
-            let at = queue.next * 16;
-            for (offset, word) in (at..).step_by(8).zip(descriptor.words()) {
-                self.store(&queue.ring, offset, word);
-            }
-            queue.next = (queue.next + 1) % QUEUE_ENTRIES;
+        let last = wait_for(queue.done.bus_address(), queue.value);
+        for [low, high] in requests.iter().chain([&last]) {
+            store(&queue.ring, queue.next, *low, is_coherent);
+            store(&queue.ring, queue.next + 8, *high, is_coherent);
+            queue.next = (queue.next + 16) % PAGE;
         }
-        (self.registers).write(offset::QUEUE_TAIL, queue.next as u64 * 16);
-        if wait(|| queue.is_idle()) {
-            return Ok(());
-        }
-        log::error!(
-            "the IOMMU at {:#x} does not answer (status {:#x})",
-            self.at,
-            self.registers.read::<u32>(offset::FAULT_STATUS)
+        tell(queue.next as u64);
+        wait(|| queue.is_idle()).then_some(()).ok_or(Unanswered)
+    }
+}
+
+/// A table of interrupts, of 16 bytes each.
+pub(crate) struct InterruptTable {
+    pub(crate) table: DmaBlock,
+    /// Entries that somebody has, by bits.
+    used: Mutex<Vec<u64>>,
+}
+
+impl InterruptTable {
+    const ENTRY: usize = 16;
+
+    /// A table with so many entries, a multiple of 64; `None` without memory.
+    pub(crate) fn new(entries: usize) -> Option<Self> {
+        let table = DmaBlock::zeroed(entries * Self::ENTRY)?;
+        table.write_back(0, table.bytes());
+        let mut used = Vec::new();
+        used.try_reserve_exact(entries / 64).ok()?;
+        used.resize(entries / 64, 0);
+        Some(Self {
+            table,
+            used: Mutex::new(used),
+        })
+    }
+
+    fn bits(first: u16, order: u8) -> (usize, u64) {
+        let bits = (1 << (1 << order)) - 1;
+        (usize::from(first) / 64, bits << (first % 64))
+    }
+
+    /// Takes 2^`order` entries, 16 at most, at a multiple of their number; `None` if there are not
+    /// so many.
+    pub(crate) fn take(&self, order: u8) -> Option<u16> {
+        let mut used = self.used.lock();
+        let mut places = (0..used.len() as u16 * 64).step_by(1 << order);
+        let first = places.find(|first| {
+            let (word, bits) = Self::bits(*first, order);
+            used[word] & bits == 0
+        })?;
+        let (word, bits) = Self::bits(first, order);
+        used[word] |= bits;
+        Some(first)
+    }
+
+    /// Takes these entries, which nobody has.
+    pub(crate) fn take_at(&self, first: u16, order: u8) {
+        let (word, bits) = Self::bits(first, order);
+        self.used.lock()[word] |= bits;
+    }
+
+    /// Gives entries back that were taken.
+    pub(crate) fn free(&self, first: u16, order: u8) {
+        let (word, bits) = Self::bits(first, order);
+        self.used.lock()[word] &= !bits;
+    }
+
+    /// Sets an entry.
+    pub(crate) fn set(&self, index: u16, entry: [u64; 2], is_coherent: bool) {
+        store_entry(
+            &self.table,
+            usize::from(index) * Self::ENTRY,
+            entry,
+            is_coherent,
         );
-        Err(Unanswered)
-    }
-
-    fn command(&self, command: Command, on: bool) -> Result<(), Unanswered> {
-        let now = self.registers.read(offset::STATUS);
-        (self.registers).write(offset::COMMAND, command.word(now, on));
-        let is_on = || self.registers.read::<u32>(offset::STATUS) & command.bit() != 0;
-        wait(|| is_on() == on).then_some(()).ok_or(Unanswered)
-    }
-
-    /// Switches translation on, by the entries that were [added](Self::add), whatever firmware has
-    /// had it do before.
-    pub(crate) fn switch_on(&self) -> Result<(), Unanswered> {
-        self.switch_off();
-        let registers = self.registers;
-        registers.write(offset::FAULT_CONTROL, status::FAULT_MASKED);
-        registers.write(offset::ROOT_TABLE, self.root.bus_address());
-        self.command(Command::SetRoot, true)?;
-        {
-            let queue = self.queue.lock();
-            registers.write(offset::QUEUE_TAIL, 0_u64);
-            registers.write(offset::QUEUE_ADDRESS, queue.ring.bus_address());
-        }
-        self.command(Command::Queue, true)?;
-        self.ask(&[Descriptor::AllContexts, Descriptor::AllTranslations])?;
-        self.command(Command::Translate, true)?;
-        // What firmware protected until now the tables do, and better.
-        if registers.read::<u32>(offset::PROTECTED_MEMORY) & status::PROTECTS != 0 {
-            registers.write(offset::PROTECTED_MEMORY, 0_u32);
-        }
-        Ok(())
-    }
-
-    /// Switches all off that a unit does.
-    pub(crate) fn switch_off(&self) {
-        for command in [
-            Command::Translate,
-            Command::RemapInterrupts,
-            Command::PassUnmapped,
-            Command::Queue,
-        ] {
-            self.switch_off_one(command);
-        }
-    }
-
-    fn switch_off_one(&self, command: Command) {
-        let now = self.registers.read::<u32>(offset::STATUS);
-        if now & command.bit() != 0 && self.command(command, false).is_err() {
-            log::error!("the IOMMU at {:#x} does not stop: {command:?}", self.at);
-        }
     }
 }

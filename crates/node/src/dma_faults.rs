@@ -57,6 +57,6 @@ impl core::fmt::Display for Shown<'_> {
             Access::Read => "a read of",
             Access::Interrupt => "an interrupt by entry",
         };
-        write!(f, "{access} {address:#x} (VT-d reason {reason:#x})")
+        write!(f, "{access} {address:#x} (reason {reason:#x})")
     }
 }

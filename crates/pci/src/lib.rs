@@ -12,6 +12,7 @@ mod access_control;
 mod bar;
 mod control;
 mod function;
+mod msi;
 mod msix;
 mod scan;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub use access_control::{keeps_names, leads_up, redirect};
 pub use bar::{Bar, BarKind, Window, WindowKind};
 pub use control::{Abilities, NotReset, Saved, can_reset, reset, set_abilities};
 pub use function::{Function, Layout, capabilities};
+pub use msi::Msi;
 pub use msix::{Msix, MsixEntry, MsixTable};
 pub use scan::{Machine, scan};
 

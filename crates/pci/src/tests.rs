@@ -651,3 +651,28 @@ fn messages_are_found_and_their_table_kept_from_others() {
         );
     }
 }
+
+#[test]
+fn one_message_is_told_and_enabled() {
+    for (wide, data_at) in [(0, 0x48), (1 << 7, 0x4c)] {
+        let model = Model::new(0x1022, 0x1234, 0x08_0600, 0)
+            .with(4, 1 << 4 << 16)
+            .with(0x34, 0x40)
+            .with_bar(0x40, (wide | 0x35) << 16 | 0x05, 0x71 << 16)
+            .with_bar(0x44, 0, !3)
+            .with_bar(0x48, 0, u32::MAX)
+            .with_bar(0x4c, 0xabcd_0000, 0xffff);
+        let msi = Msi::find(&&model).unwrap();
+        msi.enable(&&model, 0xfee0_1000, 0x4041);
+        let read = |at| (&model).read(at);
+        assert_eq!(
+            read(0x40),
+            (wide | 0x05) << 16 | 0x05,
+            "one of several, enabled"
+        );
+        assert_eq!(read(0x44), 0xfee0_1000);
+        assert_eq!(read(data_at) & 0xffff, 0x4041);
+        assert_eq!(read(0x4c) >> 16, 0xabcd);
+    }
+    assert_eq!(Msi::find(&&Model::new(1, 2, 3, 0)), None);
+}

@@ -1,7 +1,7 @@
 //! Tables by which a unit finds what a function may reach (9.1, 9.3): a root table with an entry
 //! for each bus, and for each bus a table with an entry for each function.
 
-use crate::Geometry;
+use iotable::Geometry;
 
 const PRESENT: u64 = 1;
 /// Type of translation: requests that the function says to be translated are refused.
@@ -35,7 +35,7 @@ impl ContextEntry {
     pub const fn translated(domain: u16, root: u64, geometry: Geometry) -> Self {
         Self([
             root | TRANSLATE | PRESENT,
-            (domain as u64) << 8 | geometry.width(),
+            (domain as u64) << 8 | (geometry.levels() as u64 - 2),
         ])
     }
 
@@ -56,11 +56,14 @@ impl ContextEntry {
 
 #[cfg(test)]
 mod tests {
+    use iotable::Format;
+
     use super::*;
 
     #[test]
     fn entries_say_what_they_are_for() {
         let geometry = Geometry {
+            format: Format::Intel,
             four_levels: true,
             large_pages: true,
         };

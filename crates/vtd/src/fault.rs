@@ -1,22 +1,13 @@
 //! Reports of what was refused (11.4.14).
 
+use iotable::Access;
+
 /// Bytes of a report.
 pub const FAULT_BYTES: usize = 16;
 
 /// Reasons that are of interrupts (table 25).
 const INTERRUPTS: u8 = 0x20;
 const LAST_INTERRUPT: u8 = 0x2f;
-
-/// Kind of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// A read of memory.
-    Read,
-    /// A write.
-    Write,
-    /// An interrupt.
-    Interrupt,
-}
 
 /// A request that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

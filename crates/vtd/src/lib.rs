@@ -1,14 +1,13 @@
 //! Structures of Intel's units that translate what devices read and write (Virtualization
 //! Technology for Directed I/O 4.1; the numbers in brackets are its sections).
 //!
-//! Nothing here allocates or reaches hardware: tables are written through [`Tables`], registers are
-//! words. `iommu` drives the units by it (`docs/iommu.md`).
+//! Nothing here allocates or reaches hardware: registers and entries are words. `iommu` drives the
+//! units by it (`docs/iommu.md`); tables that translate are in `iotable`.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `registers` | abilities of a unit, commands, their places |
 //! | `context` | the tables by which a unit finds what a function may reach |
-//! | `table` | the tables that translate |
 //! | `interrupt` | the table by which interrupts are remapped, and what names its entries |
 //! | `queue` | requests to forget what was read of tables |
 //! | `fault` | reports of what was refused |
@@ -20,14 +19,12 @@ mod fault;
 mod interrupt;
 mod queue;
 mod registers;
-mod table;
 
 pub use context::{ContextEntry, RootEntry};
-pub use fault::{Access, FAULT_BYTES, Fault};
+pub use fault::{FAULT_BYTES, Fault};
 pub use interrupt::{
     Interrupt, InterruptEntry, Source, TABLE_ORDER as INTERRUPT_TABLE_ORDER, interrupt_line,
     interrupt_message, interrupt_table,
 };
 pub use queue::{Descriptor, ENTRIES as QUEUE_ENTRIES};
 pub use registers::{Abilities, Command, FaultEvent, Unable, offset, status};
-pub use table::{GRANULE, Geometry, NoTable, Tables, map, translate, unmap};

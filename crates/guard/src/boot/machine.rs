@@ -263,7 +263,7 @@ fn places(tables: &Tables<'_, LowMemory>) -> Places {
     tables.for_each_config_window(|window| {
         let _ = places.config_windows.try_push(window);
     });
-    let table = tables.find(b"DMAR");
+    let table = tables.find(b"DMAR").or_else(|| tables.find(b"IVRS"));
     places.remapping = table.map(|(at, header)| (at, header.length));
     places
 }

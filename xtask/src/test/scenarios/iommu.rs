@@ -19,6 +19,7 @@ use crate::qemu::{Hardware, Iommu};
 use crate::test::{Check, Setting, batch};
 
 const CASES: &str = include_str!("../../../../tests/cases/iommu.cases");
+const VIRTIO: &str = include_str!("../../../../tests/cases/iommu-virtio.cases");
 const ENDS: &str = include_str!("../../../../tests/cases/iommu-ends.cases");
 
 /// Memory of the machine, for QEMU and in bytes.
@@ -27,6 +28,7 @@ const PAGE: usize = 4096;
 /// A card that goes by the unit. (A disk would have firmware take memory that the archive lies
 /// in.)
 const CARD: &str = "virtio-net-pci,netdev=net,romfile=,iommu_platform=on";
+const OTHER_DISK: &str = "nvme,serial=other,drive=other";
 /// Bytes of the disk.
 const DISK: usize = 32 << 20;
 /// Pages of the disk that stray transfers are made of: those of the cases.
@@ -34,19 +36,140 @@ const STRAY_PAGES: [u64; 5] = [1024, 1536, 2048, 2560, 3584];
 /// Pages of the disk that instances read while they end.
 const READ_AT_ENDS: Range<u64> = 4096..6400;
 /// Rounds in which an instance ends, and of the long test.
-const ROUNDS: u32 = 6;
+const ROUNDS: u32 = 3;
 const MANY_ROUNDS: u32 = 100;
 /// Bytes that the disk transfers in a second: reads of the ends take longer than they do.
 const SLOW: u32 = 4 << 20;
-/// Messages that are refused, with VT-d: address and data. The entry of a line of the supervisor's,
-/// one of another instance's function, one that nobody has, and two beyond all.
-const INTEL_MESSAGES: [&str; 5] = [
-    "fee00018:4",
-    "fee00218:0",
-    "fee00018:0",
-    "feeffff8:0",
-    "fee00018:ffff",
+/// Kinds of units, and how each is tested.
+const KINDS: [Kind; 2] = [
+    // The entry of a line of the supervisor's, one of another instance's function, one that nobody
+    // has, and two beyond all.
+    Kind {
+        iommu: Iommu::Intel,
+        name: "intel",
+        functions: ["01:00.0", "02:00.0", "03:00.0"],
+        usage: Usage {
+            once: "ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; \
+                   ping -c 2 -W 20 10.0.2.2 >/dev/null",
+            always: "ping -c 9 -A 10.0.2.2 >/dev/null",
+            unheard: "ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0 2>/dev/null; \
+                      ping -c 3 -W 1 10.0.2.2 >/dev/null",
+        },
+        messages: &[
+            "fee00018:4",
+            "fee00218:0",
+            "fee00018:0",
+            "feeffff8:0",
+            "fee00018:ffff",
+        ],
+        counts: true,
+    },
+    // An entry that the function does not have, and NMI, INIT and what has no vector for the
+    // supervisor's CPU. QEMU's unit notes neither interrupts that it refuses nor accesses to what
+    // no table says anything of. It takes the bus of a function when that is made, which is before
+    // buses have numbers, so all functions behind ports are 00:00.0 for it.
+    Kind {
+        iommu: Iommu::Amd,
+        name: "amd",
+        functions: ["00:04.0", "00:05.0", "00:06.0"],
+        usage: Usage {
+            once: "seq 20000 | dd of=/dev/nvme1n1 conv=fsync 2>/dev/null; \
+                   seq 20000 | cmp -n 108894 - /dev/nvme1n1",
+            always: "dd if=/dev/nvme1n1 of=/dev/null bs=1M count=8 iflag=direct 2>/dev/null",
+            unheard: "[ -e /dev/nvme0n1 ] && sleep 1",
+        },
+        messages: &[
+            "fee00000:df",
+            "fee00000:400",
+            "fee00000:500",
+            "fee01000:7ff",
+        ],
+        counts: false,
+    },
 ];
+
+/// A kind of units.
+struct Kind {
+    iommu: Iommu,
+    name: &'static str,
+    /// Numbers of the controller, the other function, and what does not go by the unit.
+    functions: [&'static str; 3],
+    usage: Usage,
+    /// Messages that are refused: address and data.
+    messages: &'static [&'static str],
+    /// Flag: the emulator's unit notes what it refuses.
+    counts: bool,
+}
+
+/// Commands by which an instance uses the other function.
+struct Usage {
+    once: &'static str,
+    /// Ends, and is started again for as long as the instance is there.
+    always: &'static str,
+    /// The same when the function's interrupts get nowhere.
+    unheard: &'static str,
+}
+
+impl Kind {
+    /// Adds a device that will have one of the numbers.
+    fn add(&self, hardware: &mut Hardware, place: usize, device: &str) {
+        match self.iommu {
+            Iommu::Intel => behind_port(hardware, place as u32 + 1, device),
+            Iommu::Amd => {
+                let device = format!("{device},bus=pcie.0,addr={}", place + 4);
+                (hardware.extra).extend(["-device", &device].map(OsString::from));
+            }
+        }
+    }
+
+    /// Adds the other function. `disk` is the image for it, if it needs one.
+    fn add_other(&self, hardware: &mut Hardware, disk: &Path) {
+        let (backend, device) = match self.iommu {
+            Iommu::Intel => (["-netdev".into(), "user,id=net".into()], CARD),
+            Iommu::Amd => {
+                let drive = format!("if=none,id=other,format=raw,file={}", disk.display());
+                (["-drive".into(), drive.into()], OTHER_DISK)
+            }
+        };
+        hardware.extra.extend(backend);
+        self.add(hardware, 1, device);
+    }
+
+    /// Cases with the names of functions, and what uses them.
+    fn named(&self, cases: &str) -> String {
+        let [disk, other, _] = self.functions;
+        cases
+            .replace("@DISK@", disk)
+            .replace("@OTHER@", other)
+            .replace("@USE@", self.usage.once)
+            .replace("@BUSY@", self.usage.always)
+            .replace("@TRY@", self.usage.unheard)
+    }
+
+    /// The cases as they are for this kind.
+    fn cases(&self) -> String {
+        const FAULTS: &str =
+            "faults() { skerry inspect --json w | grep dma_faults | tr -dc '0-9'; }";
+        let (counted, events) = if self.counts {
+            (
+                "until [ \"$(faults)\" -gt $1 ]; do sleep 0.1; done",
+                "[1-9]",
+            )
+        } else {
+            (":", "[0-9]")
+        };
+        let messages = self.messages.iter();
+        let refused: Vec<_> = messages
+            .map(|message| format!("-- refused {message}"))
+            .collect();
+        self.named(CASES)
+            .replace("@FAULTS@", &format!("{FAULTS}\ncounted() {{ {counted}; }}"))
+            .replace("@EVENTS@", events)
+            .replace("@MESSAGES@", &self.messages.join(" "))
+            .replace("@REFUSED@", &refused.join("\n"))
+    }
+}
+
 /// The page that a stray transfer was to write, and did not.
 const UNWRITTEN: u64 = 6144;
 /// Address of firmware's code.
@@ -74,7 +197,7 @@ fn write_disk(path: &Path) -> Result<()> {
 
 /// Has the machine's memory be a file of the host's, and adds the controller with its disk, and
 /// what else is said of that.
-fn attach(hardware: &mut Hardware, memory: &Path, disk: &Path, more: &str) {
+fn attach(kind: &Kind, hardware: &mut Hardware, memory: &Path, disk: &Path, more: &str) {
     let (size, _) = MEMORY;
     hardware.memory = size.into();
     let backend = format!(
@@ -85,28 +208,36 @@ fn attach(hardware: &mut Hardware, memory: &Path, disk: &Path, more: &str) {
     (hardware.extra).extend(arguments.iter().map(OsString::from));
     let drive = format!("if=none,id=nvme,format=raw,file={}{more}", disk.display());
     (hardware.extra).extend(["-drive", &drive].map(OsString::from));
-    behind_port(hardware, 1, "nvme,serial=rock,drive=nvme");
+    kind.add(hardware, 0, "nvme,serial=rock,drive=nvme");
 }
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    for kind in &KINDS {
+        checks.extend(run_with(setting, kind)?);
+    }
+    Ok(checks)
+}
+
+fn run_with(setting: &Setting, kind: &Kind) -> Result<Vec<Check>> {
     let directory = Directory::create().context("cannot make a temporary directory")?;
     let nvme = directory.join("nvme");
     write_disk(&nvme)?;
-    let memory = directory.join("memory");
-    let mut machine = setting.machine("confined");
+    let (memory, other) = (directory.join("memory"), directory.join("other"));
+    File::create(&other)?.set_len(DISK as u64)?;
+    let mut machine = setting.machine(&format!("{}-confined", kind.name));
     machine.timeout = Some(Duration::from_secs(300));
-    machine.append = "fault=unreset pci.hide=01:00.0,02:00.0,03:00.0".into();
-    machine.hardware.iommu = Some(Iommu::Intel);
+    machine.append = format!("fault=unreset pci.hide={}", kind.functions.join(","));
+    machine.hardware.iommu = Some(kind.iommu);
     let hardware = &mut machine.hardware;
-    attach(hardware, &memory, &nvme, "");
-    (hardware.extra).extend(["-netdev", "user,id=net"].map(OsString::from));
-    behind_port(hardware, 2, CARD);
-    behind_port(hardware, 3, "virtio-rng-pci");
-    let refused = INTEL_MESSAGES.map(|message| format!("-- refused {message}"));
-    let cases = CASES
-        .replace("@MESSAGES@", &INTEL_MESSAGES.join(" "))
-        .replace("@REFUSED@", &refused.join("\n"));
-    let mut steps = batch::steps(&cases, &[])?;
+    attach(kind, hardware, &memory, &nvme, "");
+    kind.add_other(hardware, &other);
+    let mut steps = batch::steps(&kind.cases(), &[])?;
+    // A virtio device can be reset in a slot only.
+    if kind.iommu == Iommu::Intel {
+        kind.add(hardware, 2, "virtio-rng-pci");
+        steps.extend(batch::steps(VIRTIO, &[])?);
+    }
     for step in &mut steps {
         step.limit = 120;
     }
@@ -121,71 +252,71 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     ));
     write_disk(&nvme)?;
     fs::remove_file(&memory)?;
-    checks.extend(unconfined(setting, &memory, &nvme)?);
-    write_disk(&nvme)?;
+    checks.extend(unconfined(setting, kind, &memory, &nvme)?);
     fs::remove_file(&memory)?;
-    checks.extend(ends(setting, &memory, &nvme, ROUNDS)?);
+    checks.extend(ends(setting, kind, &directory, ROUNDS)?);
     Ok(checks)
 }
 
-/// A hundred ends.
+/// A hundred ends with each kind.
 pub fn long_ends(setting: &Setting) -> Result<Vec<Check>> {
-    let directory = Directory::create().context("cannot make a temporary directory")?;
-    let nvme = directory.join("nvme");
-    write_disk(&nvme)?;
-    ends(setting, &directory.join("memory"), &nvme, MANY_ROUNDS)
+    let mut checks = Vec::new();
+    for kind in &KINDS {
+        let directory = Directory::create().context("cannot make a temporary directory")?;
+        checks.extend(ends(setting, kind, &directory, MANY_ROUNDS)?);
+    }
+    Ok(checks)
 }
 
 /// Instances that end while their devices transfer, so many.
-fn ends(setting: &Setting, memory: &Path, disk: &Path, rounds: u32) -> Result<Vec<Check>> {
-    let mut machine = setting.machine("ends");
+fn ends(setting: &Setting, kind: &Kind, directory: &Directory, rounds: u32) -> Result<Vec<Check>> {
+    let [disk, other, memory] = ["nvme", "other", "memory"].map(|name| directory.join(name));
+    write_disk(&disk)?;
+    File::create(&other)?.set_len(DISK as u64)?;
+    let mut machine = setting.machine(&format!("{}-ends", kind.name));
     machine.timeout = Some(Duration::from_secs(120 + 30 * u64::from(rounds)));
-    machine.append = "pci.hide=01:00.0,02:00.0".into();
-    machine.hardware.iommu = Some(Iommu::Intel);
+    machine.append = format!("pci.hide={}", kind.functions[..2].join(","));
+    machine.hardware.iommu = Some(kind.iommu);
     let hardware = &mut machine.hardware;
-    attach(
-        hardware,
-        memory,
-        disk,
-        &format!(",throttling.bps-total={SLOW}"),
-    );
-    (hardware.extra).extend(["-netdev", "user,id=net"].map(OsString::from));
-    behind_port(hardware, 2, CARD);
-    let mut steps = batch::steps(&ENDS.replace("@ROUNDS@", &rounds.to_string()), &[])?;
+    let slow = format!(",throttling.bps-total={SLOW}");
+    attach(kind, hardware, &memory, &disk, &slow);
+    kind.add_other(hardware, &other);
+    let cases = kind.named(ENDS).replace("@ROUNDS@", &rounds.to_string());
+    let mut steps = batch::steps(&cases, &[])?;
     for step in &mut steps {
         step.limit = 60 + 30 * rounds;
     }
     let mut checks = batch::run(machine, &steps)?;
     checks.push(Check::new(
         "the host finds what instances were reading at their ends nowhere in the machine's memory",
-        find_none(memory, READ_AT_ENDS),
+        find_none(&memory, READ_AT_ENDS),
     ));
     Ok(checks)
 }
 
 /// The same driver on the same machine, whose unit is left alone: the transfer gets where it was
 /// told to.
-fn unconfined(setting: &Setting, memory: &Path, disk: &Path) -> Result<Vec<Check>> {
+fn unconfined(setting: &Setting, kind: &Kind, memory: &Path, disk: &Path) -> Result<Vec<Check>> {
     const CASE: &str = "\
 == without the unit a function is refused, or at large
-skerry run --device 01:00.0 -- true 2>&1 | cut -c 1-69
-skerry run --device 01:00.0 --unsafe-dma -- sh -c '
+skerry run --device @DISK@ -- true 2>&1 | cut -c 1-69
+skerry run --device @DISK@ --unsafe-dma -- sh -c '
     echo stray=50000 > /proc/skerry/fault
     dd if=/dev/nvme0n1 of=/dev/null bs=4096 skip=1024 count=1 2>/dev/null'
 grep -c '^ *df:' /proc/interrupts
-skerry run -d --name w --device 01:00.0 --unsafe-dma --kernel-args fault=message=fee00000:df@memory -- sleep 1000 >/dev/null
+skerry run -d --name w --device @DISK@ --unsafe-dma --kernel-args fault=message=fee00000:df@memory -- sleep 1000 >/dev/null
 until grep -q '^ *df:' /proc/interrupts; do sleep 0.1; done
 echo interrupted
 skerry stop --force w >/dev/null
--- skerry: cannot give 0000:01:00.0 to an instance: no IOMMU confines it
+-- skerry: cannot give 0000:@DISK@ to an instance: no IOMMU confines it
 -- 0
 -- interrupted
 ";
-    let mut machine = setting.machine("at-large");
-    machine.append = "iommu=off pci.hide=01:00.0".into();
-    machine.hardware.iommu = Some(Iommu::Intel);
-    attach(&mut machine.hardware, memory, disk, "");
-    let mut checks = batch::run(machine, &batch::steps(CASE, &[])?)?;
+    let mut machine = setting.machine(&format!("{}-at-large", kind.name));
+    machine.append = format!("iommu=off pci.hide={}", kind.functions[0]);
+    machine.hardware.iommu = Some(kind.iommu);
+    attach(kind, &mut machine.hardware, memory, disk, "");
+    let mut checks = batch::run(machine, &batch::steps(&kind.named(CASE), &[])?)?;
     checks.push(Check::new(
         "without the unit a stray transfer is found where it was told to go",
         check_stray(memory),

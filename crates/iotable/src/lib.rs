@@ -1,22 +1,101 @@
-//! Tables that translate (9.8): from addresses that devices use to those of the machine. Like a
-//! processor's, of three or four levels, but an entry counts if it allows reading or writing.
+//! Tables by which units translate: from addresses that devices use to those of the machine. They
+//! are like a processor's, of three or four levels; Intel's and AMD's differ in their entries
+//! ([`Format`]).
 //!
 //! Memory changes hands by granules of 2 MiB, and so it is translated. A table, once it is there,
 //! stays until its domain ends.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 /// Bytes of a granule.
 pub const GRANULE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
 
-const READ: u64 = 1 << 0;
-const WRITE: u64 = 1 << 1;
-/// The entry stands for 2 MiB.
-const LARGE: u64 = 1 << 7;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// Format of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Intel's (VT-d 4.1, 9.8): an entry counts if it allows reading or writing, and a bit says
+    /// that one above the last level stands for memory.
+    Intel,
+    /// AMD's (AMD I/O Virtualization Technology 3.05, 2.2.3): an entry says of which level the
+    /// table below it is, and stands for memory if of none.
+    Amd,
+}
+
+/// Meaning of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    Absent,
+    Table(u64),
+    Memory(u64),
+}
+
+impl Format {
+    const READ: u64 = 1 << 0;
+    const WRITE: u64 = 1 << 1;
+    const LARGE: u64 = 1 << 7;
+
+    const PRESENT: u64 = 1 << 0;
+    const LEVEL: u32 = 9;
+    /// Snooped by processors' caches, read, written.
+    const ACCESS: u64 = 1 << 60 | 1 << 61 | 1 << 62;
+    const MAY_READ_WRITE: u64 = 1 << 61 | 1 << 62;
+
+    /// The entry, in a table of a level, for the table below.
+    const fn table(self, level: u32, at: u64) -> u64 {
+        match self {
+            Self::Intel => at | Self::READ | Self::WRITE,
+            Self::Amd => {
+                let below = (level as u64 - 1) << Self::LEVEL;
+                at | Self::PRESENT | below | Self::MAY_READ_WRITE
+            }
+        }
+    }
+
+    /// The entry, in a table of a level, for memory.
+    const fn memory(self, level: u32, at: u64) -> u64 {
+        match self {
+            Self::Intel if level > 1 => at | Self::LARGE | Self::READ | Self::WRITE,
+            Self::Intel => at | Self::READ | Self::WRITE,
+            Self::Amd => at | Self::PRESENT | Self::ACCESS,
+        }
+    }
+
+    /// Meaning of an entry in a table of a level.
+    const fn meaning(self, level: u32, entry: u64) -> Entry {
+        let (is_absent, is_memory) = match self {
+            Self::Intel => (
+                entry & (Self::READ | Self::WRITE) == 0,
+                level == 1 || entry & Self::LARGE != 0,
+            ),
+            Self::Amd => (entry & Self::PRESENT == 0, entry >> Self::LEVEL & 7 == 0),
+        };
+        match entry & ADDRESS {
+            _ if is_absent => Entry::Absent,
+            at if is_memory => Entry::Memory(at),
+            at => Entry::Table(at),
+        }
+    }
+}
+
+/// Kind of a request that a unit refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A read of memory.
+    Read,
+    /// A write.
+    Write,
+    /// An interrupt.
+    Interrupt,
+}
 
 /// Shape of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
+    /// Format of the entries.
+    pub format: Format,
     /// Flag: four levels, for 48 bits; otherwise three, for 39.
     pub four_levels: bool,
     /// Flag: an entry may stand for 2 MiB.
@@ -25,13 +104,9 @@ pub struct Geometry {
 
 impl Geometry {
     /// Number of levels.
-    const fn levels(self) -> u32 {
+    #[must_use]
+    pub const fn levels(self) -> u32 {
         if self.four_levels { 4 } else { 3 }
-    }
-
-    /// The width as an entry for a function has it (9.3).
-    pub(crate) const fn width(self) -> u64 {
-        if self.four_levels { 2 } else { 1 }
     }
 
     /// End of the addresses that are translated.
@@ -62,22 +137,19 @@ const fn index(at: u64, level: u32) -> usize {
     (at >> (12 + 9 * (level - 1)) & 0x1ff) as usize
 }
 
-/// The table below an entry.
-const fn below(entry: u64) -> Option<u64> {
-    if entry & (READ | WRITE) != 0 && entry & LARGE == 0 {
-        Some(entry & ADDRESS)
-    } else {
-        None
-    }
-}
-
-/// The table below an entry, which is made if need be.
-fn make_below(tables: &mut impl Tables, table: u64, index: usize) -> Result<u64, NoTable> {
-    if let Some(next) = below(tables.load(table, index)) {
+/// The table below an entry of one of a level, which is made if need be.
+fn make_below(
+    tables: &mut impl Tables,
+    format: Format,
+    level: u32,
+    table: u64,
+    index: usize,
+) -> Result<u64, NoTable> {
+    if let Entry::Table(next) = format.meaning(level, tables.load(table, index)) {
         return Ok(next);
     }
     let next = tables.table().ok_or(NoTable)?;
-    tables.store(table, index, next | READ | WRITE);
+    tables.store(table, index, format.table(level, next));
     Ok(next)
 }
 
@@ -93,22 +165,23 @@ pub fn map(
     at: u64,
     phys: u64,
 ) -> Result<(), NoTable> {
+    let format = geometry.format;
     let is_whole = at.is_multiple_of(GRANULE) && phys.is_multiple_of(GRANULE);
     if !is_whole || at >= geometry.end() || phys & !ADDRESS != 0 {
         return Err(NoTable);
     }
     let mut table = root;
     for level in (3..=geometry.levels()).rev() {
-        table = make_below(tables, table, index(at, level))?;
+        table = make_below(tables, format, level, table, index(at, level))?;
     }
     if geometry.large_pages {
-        tables.store(table, index(at, 2), phys | LARGE | READ | WRITE);
+        tables.store(table, index(at, 2), format.memory(2, phys));
         return Ok(());
     }
-    let last = make_below(tables, table, index(at, 2))?;
+    let last = make_below(tables, format, 2, table, index(at, 2))?;
     for page in 0..512 {
         let at = phys + page as u64 * PAGE;
-        tables.store(last, page, at | READ | WRITE);
+        tables.store(last, page, format.memory(1, at));
     }
     Ok(())
 }
@@ -119,16 +192,20 @@ pub fn unmap(tables: &mut impl Tables, root: u64, geometry: Geometry, at: u64) {
     if at >= geometry.end() {
         return;
     }
+    let meaning = |tables: &_, table, level| {
+        let entry = Tables::load(tables, table, index(at, level));
+        geometry.format.meaning(level, entry)
+    };
     let mut table = root;
     for level in (3..=geometry.levels()).rev() {
-        match below(tables.load(table, index(at, level))) {
-            Some(next) => table = next,
-            None => return,
+        match meaning(tables, table, level) {
+            Entry::Table(next) => table = next,
+            _ => return,
         }
     }
-    match below(tables.load(table, index(at, 2))) {
-        Some(last) => (0..512).for_each(|page| tables.store(last, page, 0)),
-        None => tables.store(table, index(at, 2), 0),
+    match meaning(tables, table, 2) {
+        Entry::Table(last) => (0..512).for_each(|page| tables.store(last, page, 0)),
+        _ => tables.store(table, index(at, 2), 0),
     }
 }
 
@@ -140,14 +217,14 @@ pub fn translate(tables: &impl Tables, root: u64, geometry: Geometry, at: u64) -
     let mut table = root;
     for level in (1..=geometry.levels()).rev() {
         let entry = tables.load(table, index(at, level));
-        if entry & (READ | WRITE) == 0 {
-            return None;
+        match geometry.format.meaning(level, entry) {
+            Entry::Absent => return None,
+            Entry::Memory(start) => {
+                let span = PAGE << (9 * (level - 1));
+                return Some(start + at % span);
+            }
+            Entry::Table(next) => table = next,
         }
-        if level == 1 || entry & LARGE != 0 {
-            let span = PAGE << (9 * (level - 1));
-            return Some((entry & ADDRESS) + at % span);
-        }
-        table = entry & ADDRESS;
     }
     None
 }
@@ -195,9 +272,13 @@ mod tests {
     }
 
     fn geometry() -> impl Strategy<Value = Geometry> {
-        (any::<bool>(), any::<bool>()).prop_map(|(four_levels, large_pages)| Geometry {
-            four_levels,
-            large_pages,
+        let format = prop_oneof![Just(Format::Intel), Just(Format::Amd)];
+        (format, any::<bool>(), any::<bool>()).prop_map(|(format, four_levels, large_pages)| {
+            Geometry {
+                format,
+                four_levels,
+                large_pages,
+            }
         })
     }
 
@@ -251,6 +332,7 @@ mod tests {
     #[test]
     fn what_is_no_granule_is_refused() {
         let geometry = Geometry {
+            format: Format::Intel,
             four_levels: false,
             large_pages: true,
         };
@@ -268,21 +350,47 @@ mod tests {
         unmap(&mut memory, root, geometry, u64::MAX);
     }
 
-    /// Entries as the standard lays them out (9.8), so that the walk above agrees with more than
-    /// itself.
+    /// Entries as the standards lay them out, so that the walk above agrees with more than itself.
     #[test]
-    fn entries_are_those_of_the_standard() {
-        let (mut memory, root) = Memory::new(9);
-        let geometry = Geometry {
-            four_levels: true,
-            large_pages: true,
-        };
-        let at = 1 << 39 | 2 << 30 | 3 << 21;
-        map(&mut memory, root, geometry, at, 5 << 21).unwrap();
-        let third = memory.load(root, 1);
-        assert_eq!(third & 0xfff, 3);
-        let second = memory.load(third & ADDRESS, 2);
-        assert_eq!(second & 0xfff, 3);
-        assert_eq!(memory.load(second & ADDRESS, 3), 5 << 21 | 0x83);
+    fn entries_are_those_of_the_standards() {
+        const RW: u64 = 3 << 61;
+        for (format, large_pages, flags) in [
+            (Format::Intel, true, [3, 3, 0x83, 0]),
+            (Format::Intel, false, [3, 3, 3, 3]),
+            (
+                Format::Amd,
+                true,
+                [0x601 | RW, 0x401 | RW, 1 << 60 | RW | 1, 0],
+            ),
+            (
+                Format::Amd,
+                false,
+                [0x601 | RW, 0x401 | RW, 0x201 | RW, 1 << 60 | RW | 1],
+            ),
+        ] {
+            let (mut memory, root) = Memory::new(9);
+            let geometry = Geometry {
+                format,
+                four_levels: true,
+                large_pages,
+            };
+            let at = 1 << 39 | 2 << 30 | 3 << 21;
+            map(&mut memory, root, geometry, at, 5 << 21).unwrap();
+            let mut table = root;
+            for (index, flags) in [1, 2, 3, 1].into_iter().zip(flags) {
+                let entry = memory.load(table, index);
+                table = entry & ADDRESS;
+                assert_eq!(entry & !ADDRESS, flags, "{geometry:?} {index}");
+                if index == 3 && large_pages {
+                    break;
+                }
+            }
+            let wanted = if large_pages {
+                5 << 21
+            } else {
+                (5 << 21) + PAGE
+            };
+            assert_eq!(table, wanted);
+        }
     }
 }
