@@ -44,9 +44,14 @@ pub enum Owner {
     Supervisor,
     /// The instance of that number may use it.
     Instance(u32),
+    /// The supervisor's, and units that confine devices (IOMMU) read it.
+    Units,
     /// The word is none that was ever written.
     Unknown,
 }
+
+/// In the place of an instance's number, of what units read. No instance has it.
+const UNITS: u32 = u32::MAX;
 
 impl Owner {
     const fn word(id: u32) -> u64 {
@@ -58,6 +63,7 @@ impl Owner {
         match (word == Self::word(id), id) {
             (false, _) => Self::Unknown,
             (true, 0) => Self::Supervisor,
+            (true, UNITS) => Self::Units,
             (true, id) => Self::Instance(id),
         }
     }
@@ -366,6 +372,11 @@ impl<'a> Keep<'a> {
         if let Some(word) = self.granules.get(granule as usize) {
             word.store(Owner::word(id), Ordering::SeqCst);
         }
+    }
+
+    /// Units may read a granule from now on, by its number, and do so when the supervisor ends.
+    pub fn set_units_granule(&self, granule: u64) {
+        self.set_granule(granule, UNITS);
     }
 
     /// Owner of a granule.

@@ -9,6 +9,7 @@ const VALID: u64 = 1 << 0;
 const TRANSLATES: u64 = 1 << 1;
 /// Levels of tables; none: what a function asks for is an address of the machine.
 const LEVELS: u32 = 9;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const MAY_READ_WRITE: u64 = 1 << 61 | 1 << 62;
 
 /// The part of an entry that is of memory: its first two words. The rest is that of interrupts
@@ -39,6 +40,19 @@ impl DeviceEntry {
         ])
     }
 
+    /// The domain and the root of its tables, if this is an entry as [`Self::translated`] makes it.
+    #[must_use]
+    pub const fn domain(self, geometry: Geometry) -> Option<(u16, u64)> {
+        let Self([first, second]) = self;
+        let (domain, root) = (second as u16, first & ADDRESS);
+        let Self([like_first, like_second]) = Self::translated(domain, root, geometry);
+        if first == like_first && second == like_second {
+            Some((domain, root))
+        } else {
+            None
+        }
+    }
+
     /// The function reaches all memory of the machine.
     #[must_use]
     pub const fn passed(domain: u16) -> Self {
@@ -67,6 +81,17 @@ mod tests {
         };
         let DeviceEntry(words) = DeviceEntry::translated(7, 0x8000, geometry);
         assert_eq!(words, [0x6000_0000_0000_8803, 7]);
+        let translated = DeviceEntry(words);
+        assert_eq!(translated.domain(geometry), Some((7, 0x8000)));
+        for bit in (0..12).chain(52..64) {
+            let other = DeviceEntry([words[0] ^ 1 << bit, words[1]]);
+            assert_eq!(other.domain(geometry), None, "{bit}");
+        }
+        for bit in 16..64 {
+            let other = DeviceEntry([words[0], words[1] ^ 1 << bit]);
+            assert_eq!(other.domain(geometry), None, "{bit}");
+        }
+        assert_eq!(DeviceEntry::passed(1).domain(geometry), None);
         assert_eq!(DeviceEntry::passed(1).0, [0x6000_0000_0000_0003, 1]);
         assert_eq!(DeviceEntry::BLOCKED.0, [3, 0]);
         assert_eq!(DeviceEntry::place(0x0108), 0x2100);

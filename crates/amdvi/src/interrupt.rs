@@ -23,6 +23,19 @@ pub const fn interrupt_control(table: Option<u64>) -> u64 {
     }
 }
 
+/// The table that a word of interrupts names; `None` if it names none, or is none of
+/// [`interrupt_control`].
+#[must_use]
+pub const fn interrupts_at(word: u64) -> Option<u64> {
+    const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+    let table = word & ADDRESS;
+    if interrupt_control(Some(table)) == word {
+        Some(table)
+    } else {
+        None
+    }
+}
+
 /// An entry, 16 bytes. The first word has the bit by which it counts, so it is written last, and
 /// taken back first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,5 +86,9 @@ mod tests {
         assert_eq!(InterruptEntry::ABSENT.0[0] & VALID, 0);
         assert_eq!(interrupt_control(Some(0x9000)), 0x2000_0000_0000_9011);
         assert_eq!(interrupt_control(None), 1);
+        assert_eq!(interrupts_at(interrupt_control(Some(0x9000))), Some(0x9000));
+        for word in [0, interrupt_control(None), 0x2000_0000_0000_9010, 0x9011] {
+            assert_eq!(interrupts_at(word), None);
+        }
     }
 }

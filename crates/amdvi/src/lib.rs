@@ -24,6 +24,6 @@ pub use command::{COMMANDS, Command};
 pub use device::DeviceEntry;
 pub use event::{EVENTS, Event};
 pub use interrupt::{
-    INTERRUPTS, InterruptEntry, interrupt_control, interrupt_line, interrupt_message,
+    INTERRUPTS, InterruptEntry, interrupt_control, interrupt_line, interrupt_message, interrupts_at,
 };
 pub use registers::{Abilities, Unable, buffer, control, device_table, offset, status};

@@ -1,7 +1,6 @@
 //! A function that an instance has.
 
 use core::fmt;
-use core::sync::atomic::Ordering;
 
 use abi::live::{Messages, Registers};
 use guard::device::FunctionPlace;
@@ -17,6 +16,8 @@ use crate::{NotConfined, Owner, PciDevice};
 
 /// Bytes of a page: the smallest part of the machine's addresses that an instance can be given.
 const PAGE: u64 = 4096;
+/// Messages of a confined function, as a power of two.
+const MESSAGES_ORDER: u8 = partition::MAX_MESSAGES.ilog2() as u8;
 
 /// Reason why a function is not given to an instance. It is as it was, unless it is stuck now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,12 +116,20 @@ impl PciDevice {
         }
     }
 
-    /// Takes over what an instance has of a supervisor before this one, which nothing confines,
-    /// once; `None` if it does not have this function. It goes on with whatever it does.
+    /// Takes over what an instance has of a supervisor before this one, once; `None` if it does not
+    /// have this function. It goes on with whatever it does. `domain` is the one that confines the
+    /// instance's others, if there are such; the first one that is confined sets it.
+    ///
+    /// # Panics
+    /// Without memory for that, and if it is not known what confines it.
     #[must_use]
-    pub fn adopt(&'static self, instance: u32) -> Option<AssignedFunction> {
-        let is_its = self.ownership.now() == Some(Owner::Instance(instance))
-            && self.is_kept.swap(false, Ordering::AcqRel);
+    pub fn adopt(
+        &'static self,
+        instance: u32,
+        domain: &mut Option<Domain>,
+    ) -> Option<AssignedFunction> {
+        let is_its = self.ownership.now() == Some(Owner::Instance(instance));
+        let told = self.kept.lock().take_if(|_| is_its)?;
         // One of whose registers nothing is known is to be reset, and no more.
         let place = self.place().unwrap_or_else(|_| FunctionPlace {
             number: self.function.address.number(),
@@ -135,13 +144,17 @@ impl PciDevice {
                 saved = saved.with_bar(of.bar + 1, (of.phys >> 32) as u32);
             }
         }
-        is_its.then_some(AssignedFunction {
+        let interrupts = Interrupts::take_over(self.function.address, MESSAGES_ORDER);
+        Some(AssignedFunction {
             device: self,
-            place,
+            place: FunctionPlace {
+                messages: told.messages,
+                ..place
+            },
             saved,
             is_quiet: false,
-            attachment: None,
-            interrupts: None,
+            attachment: Attachment::take_over(self.function.address, domain),
+            interrupts,
         })
     }
 
@@ -226,20 +239,34 @@ unsafe impl Function for AssignedFunction {
         let attachment = self.attachment.as_ref()?;
         Some(attachment.domain())
     }
+
+    fn is_led(&self, apic_id: u32) -> bool {
+        match (&self.interrupts, self.place.messages) {
+            (Some(interrupts), Some(Messages { vector, .. })) => {
+                interrupts.are_led(vector, apic_id)
+            }
+            (interrupts, told) => interrupts.is_none() && told.is_none(),
+        }
+    }
 }
 
 impl AssignedFunction {
+    /// Whether a unit confines what it reaches.
+    #[must_use]
+    pub fn is_confined(&self) -> bool {
+        self.attachment.is_some()
+    }
+
     /// Takes interrupt messages for it, which is confined; they interrupt nobody yet.
     fn take_interrupts(&mut self) -> Result<(), AssignError> {
-        const ORDER: u8 = partition::MAX_MESSAGES.ilog2() as u8;
-        let interrupts = Interrupts::new(self.device.function.address, ORDER);
+        let interrupts = Interrupts::new(self.device.function.address, MESSAGES_ORDER);
         // An instance numbers its messages from 0.
         let interrupts = interrupts.filter(|interrupts| interrupts.message().data == 0);
         let interrupts = interrupts.ok_or(AssignError::NotConfined(NotConfined::NoEntries))?;
         self.place.messages = Some(Messages {
             address: interrupts.message().address as u32,
             vector: FIRST_DEVICE_VECTOR,
-            count: 1 << ORDER,
+            count: 1 << MESSAGES_ORDER,
         });
         self.interrupts = Some(interrupts);
         Ok(())

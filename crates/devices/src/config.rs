@@ -4,14 +4,14 @@
 
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::live::{Messages, Registers};
 use acpi::ConfigWindow;
 use guard::device::{self, FunctionPlace, MmioRegion};
 use guard::role;
 use lfmutex::{Mutex, Once};
-use pci::{Address, Bar, BarKind, ConfigRegisters, EXTENDED_CONFIG_BYTES, Function, Layout};
+use pci::{Address, Bar, BarKind, ConfigRegisters, EXTENDED_CONFIG_BYTES, Function, Layout, Saved};
 
 /// Bytes of the configuration space of all functions of a bus.
 const BUS_BYTES: usize = 256 * EXTENDED_CONFIG_BYTES as usize;
@@ -113,9 +113,9 @@ pub struct PciDevice {
     /// Interrupt messages that the descriptor of an instance names.
     pub(crate) messages: Option<Messages>,
     pub(crate) ownership: Ownership,
-    /// Flag: its owner is an instance that has it of a supervisor before this one, and which has
-    /// not got it yet.
-    pub(crate) is_kept: AtomicBool,
+    /// The function's place as its owner was told, an instance that has it of a supervisor before
+    /// this one, and which has not got it yet.
+    pub(crate) kept: Mutex<Option<FunctionPlace>>,
 }
 
 impl PciDevice {
@@ -255,7 +255,7 @@ fn own_device(place: &FunctionPlace) -> Option<PciDevice> {
         config: place.config,
         messages: place.messages,
         ownership: Ownership::default(),
-        is_kept: AtomicBool::new(false),
+        kept: Mutex::new(None),
     })
 }
 
@@ -316,7 +316,7 @@ fn find_all() -> Vec<PciDevice> {
                 config: window.base + page * u64::from(EXTENDED_CONFIG_BYTES),
                 messages: None,
                 ownership,
-                is_kept: owner.is_some().into(),
+                kept: Mutex::new(owner.map(|(_, place)| place.clone())),
             });
             Some(())
         };
@@ -332,12 +332,53 @@ fn find_all() -> Vec<PciDevice> {
         }
     }
     found.sort_unstable_by_key(|device| device.function.address);
-    // Nobody has a function yet: where there is a unit none is adopted.
-    iommu::start(found.iter().map(|device| iommu::Found {
+    let functions = found.iter().map(|device| iommu::Found {
         function: &device.function,
         config: device.config,
         keeps_names: device.function.layout != Layout::Bridge
             || pci::keeps_names(&device.registers),
-    }));
+    });
+    let told = kept_of(&found).expect("no memory to take functions over");
+    iommu::start(functions, &told);
+    found.iter().for_each(free_if_held);
     found
+}
+
+/// Functions that instances have of a supervisor before this one; `None` without memory.
+fn kept_of(found: &[PciDevice]) -> Option<Vec<iommu::Kept>> {
+    let mut all = Vec::new();
+    for device in found {
+        if let Some(place) = &*device.kept.lock() {
+            all.try_reserve(1).ok()?;
+            all.push(iommu::Kept {
+                function: device.function.address,
+                messages: place.messages.map(|messages| messages.address.into()),
+            });
+        }
+    }
+    Some(all)
+}
+
+/// Resets a function that is held back, and that nobody has: an instance of a supervisor before
+/// this one had it. One that does not prove its reset stays so.
+fn free_if_held(device: &PciDevice) {
+    let address = device.function.address;
+    if device.ownership.now().is_some() || !iommu::is_held(address) {
+        return;
+    }
+    let is_free = device.stop(&Saved::of(&device.registers)).is_ok()
+        // SAFETY: it was reset, and nobody has it.
+        && unsafe { iommu::pass(address) }.is_ok();
+    if !is_free {
+        device.ownership.leave_to(Some(Owner::Stuck));
+        log::error!("PCI function {address} does not prove that it was reset: nobody gets it");
+    }
+}
+
+/// All functions that instances had of a supervisor before this one were taken over: what else
+/// units had of that is free.
+pub fn settle() {
+    // Units are found with the functions.
+    pci_devices();
+    iommu::settle();
 }

@@ -30,7 +30,7 @@ mod vector;
 
 pub use assigned::{AssignError, AssignedFunction};
 pub use claim::{Claim, ClaimError, StillReaches};
-pub use config::{Owner, PciDevice, pci_devices};
+pub use config::{Owner, PciDevice, pci_devices, settle};
 pub use confined::NotConfined;
 pub use dma::{DeviceAddress, DmaMemory, DmaPage};
 pub use faults::{Access, DmaFault, DmaFaults};

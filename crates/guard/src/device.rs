@@ -9,9 +9,11 @@
 //! (`docs/devices.md`).
 
 mod own;
+mod tables;
 
 use alloc::vec::Vec;
 use core::arch::asm;
+use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use abi::layout::{DEVICE_ADDRESSES, PAGE_SIZE};
@@ -202,17 +204,45 @@ pub fn as_told(message: Message) -> Message {
 /// There are only copies and single numbers, no references: what they would point to changes.
 #[derive(Debug)]
 pub struct DmaBlock {
-    block: Block,
+    block: ManuallyDrop<Block>,
+    /// Flag: it is units' memory, which outlives the supervisor's kernel.
+    is_units: bool,
 }
 
 impl DmaBlock {
     /// Allocates zeroes, so many bytes or more; `None` if there are not so many in one piece.
     #[must_use]
     pub fn zeroed(bytes: usize) -> Option<Self> {
-        let pages = bytes.div_ceil(PAGE_SIZE).checked_next_power_of_two()?;
-        let order = u8::try_from(pages.max(1).ilog2()).ok()?;
+        let order = order_of(bytes)?;
         let block = (order <= MAX_DMA_ORDER).then(|| Block::zeroed(order))??;
-        Some(Self { block })
+        Some(Self {
+            block: ManuallyDrop::new(block),
+            is_units: false,
+        })
+    }
+
+    /// Allocates zeroes for a unit that confines devices, 256 KiB at most: where the supervisor may
+    /// start again in place, they are there until this is dropped, whatever becomes of its kernel.
+    #[must_use]
+    pub fn for_unit(bytes: usize) -> Option<Self> {
+        if !tables::are_kept() {
+            return Self::zeroed(bytes);
+        }
+        tables::take(order_of(bytes)?).map(Self::of_unit)
+    }
+
+    /// Takes over such memory of a kernel before this one, as it is, by its physical address;
+    /// `None` if it is not such, or was taken over already.
+    #[must_use]
+    pub fn taken_over(at: u64, bytes: usize) -> Option<Self> {
+        tables::claim(at, order_of(bytes)?).map(Self::of_unit)
+    }
+
+    fn of_unit(block: Block) -> Self {
+        Self {
+            block: ManuallyDrop::new(block),
+            is_units: true,
+        }
     }
 
     /// Number of bytes.
@@ -312,6 +342,32 @@ impl DmaBlock {
         unsafe { direct::copy(to, buf.as_ptr(), buf.len()) };
         Some(())
     }
+}
+
+/// Order of the block that has room for so many bytes.
+fn order_of(bytes: usize) -> Option<u8> {
+    let pages = bytes.div_ceil(PAGE_SIZE).checked_next_power_of_two()?;
+    u8::try_from(pages.max(1).ilog2()).ok()
+}
+
+impl Drop for DmaBlock {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        if self.is_units {
+            tables::give_back(block);
+        }
+    }
+}
+
+/// Frees units' memory of a kernel before this one that was not [taken
+/// over](DmaBlock::taken_over). For the crate `iommu`.
+///
+/// # Safety
+/// No unit uses any of it.
+pub unsafe fn free_units_rest() {
+    // SAFETY: by the caller's promise.
+    unsafe { tables::settle() };
 }
 
 /// Bits of a physical address that this processor can use: a page-table entry with others faults.

@@ -223,8 +223,25 @@ pub(crate) fn set_granule(first: Frame, id: u32) {
     }
 }
 
+/// Notes that units may read the granule that begins at a frame from now on.
+pub(crate) fn set_units_granule(first: Frame) {
+    if let Some(notes) = notes() {
+        notes.set_units_granule(first.0 / GRANULE_FRAMES);
+    }
+}
+
+/// First frames of the granules that units may read by the notes.
+pub(crate) fn units_granules() -> impl Iterator<Item = Frame> {
+    let notes = notes().into_iter();
+    notes.flat_map(|notes| {
+        let granules = 0..notes.granules();
+        let read = granules.filter(move |granule| notes.granule(*granule) == Owner::Units);
+        read.map(|granule| Frame(granule * GRANULE_FRAMES))
+    })
+}
+
 /// Calls `each` with the runs of frames in `range` that no instance of the kernel before may use,
-/// ascending.
+/// and no unit, ascending.
 pub(crate) fn between(range: Range<u64>, mut each: impl FnMut(Range<u64>)) {
     let mut next = range.start;
     if let Some(notes) = notes() {
@@ -240,7 +257,7 @@ pub(crate) fn between(range: Range<u64>, mut each: impl FnMut(Range<u64>)) {
     }
 }
 
-/// The first run of frames in `range` that an instance may use.
+/// The first run of frames in `range` that an instance or a unit may use.
 fn next_hole(notes: &Keep<'_>, range: Range<u64>) -> Option<Range<u64>> {
     let is_held = |granule: &u64| notes.granule(*granule) != Owner::Supervisor;
     let mut granules = range.start / GRANULE_FRAMES..range.end.div_ceil(GRANULE_FRAMES);

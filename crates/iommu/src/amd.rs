@@ -10,11 +10,13 @@ use amdvi::{
 use guard::device::{self, DmaBlock, Message, MmioRegion};
 use guard::irq::ISA_VECTOR;
 use guard::role;
+use iotable::Geometry;
 use lfmutex::Mutex;
 use pci::{Address, ConfigRegisters, Msi};
 
 use crate::unit::{
-    Abilities, InterruptTable, PAGE, Queue, Reach, Sender, Target, Unanswered, Unit, page,
+    Abilities, InterruptTable, PAGE, Queue, Reach, Sender, Target, Unanswered, Unit, block, load,
+    page, wait,
 };
 use crate::{PASSING, Refused, StartError};
 
@@ -34,6 +36,8 @@ pub(crate) struct AmdVi {
     senders: Vec<(u16, Option<InterruptTable>)>,
     queue: Queue,
     log: Mutex<Log>,
+    /// Flag: it goes on by the tables of a kernel before this one.
+    goes_on: bool,
 }
 
 /// Events that the unit notes.
@@ -56,13 +60,40 @@ impl ConfigRegisters for Config {
     }
 }
 
+/// The table of functions of a unit that goes on, and those that have a table of interrupts.
+fn take_over(
+    at: u64,
+    registers: MmioRegion,
+    bytes: usize,
+) -> Result<(DmaBlock, Vec<(u16, Option<InterruptTable>)>), StartError> {
+    let strange = || StartError::Strange(at);
+    let word: u64 = registers.read(offset::DEVICE_TABLE);
+    let table = word & !(PAGE as u64 - 1);
+    let is_ours = amdvi::device_table(table, bytes) == word;
+    let devices = is_ours.then(|| DmaBlock::taken_over(table, bytes));
+    let devices = devices.flatten().ok_or_else(strange)?;
+    let mut senders = Vec::new();
+    for place in (0..bytes).step_by(DeviceEntry::BYTES) {
+        let number = (place / DeviceEntry::BYTES) as u16;
+        let word = devices.load64(place + DeviceEntry::INTERRUPTS);
+        if let Some(table) = word.and_then(amdvi::interrupts_at) {
+            let table = InterruptTable::taken_over(table, INTERRUPTS).ok_or_else(strange)?;
+            senders.try_reserve(1).map_err(|_| StartError::NoMemory)?;
+            senders.push((number, Some(table)));
+        }
+    }
+    Ok((devices, senders))
+}
+
 impl AmdVi {
     /// The unit that ACPI names, whose configuration space is at this physical address, on a
-    /// machine with so many buses. It is as it was.
+    /// machine with so many buses. It is as it was. One that a kernel before this one `is_again`
+    /// left on, goes on to translate by the tables that it has.
     pub(crate) fn new(
         unit: &IvrsUnit<'_>,
         config: Option<u64>,
         buses: usize,
+        is_again: bool,
     ) -> Result<Self, StartError> {
         let at = unit.registers;
         let unable = |unable| StartError::AmdVi(at, unable);
@@ -77,12 +108,18 @@ impl AmdVi {
         let capability = config.read(unit.capability & 0xffc);
         let abilities = amdvi::Abilities::read(registers.read(offset::FEATURES), capability);
         let abilities = abilities.map_err(unable)?;
-        let devices = DmaBlock::zeroed(buses.max(1) * 256 * DeviceEntry::BYTES);
-        let devices = devices.ok_or(StartError::NoMemory)?;
-        let DeviceEntry([blocked, _]) = DeviceEntry::BLOCKED;
-        for at in (0..devices.bytes()).step_by(DeviceEntry::BYTES) {
-            devices.store64(at, blocked);
-        }
+        let bytes = buses.max(1) * 256 * DeviceEntry::BYTES;
+        let goes_on = is_again && registers.read::<u64>(offset::CONTROL) & control::ENABLE != 0;
+        let (devices, senders) = if goes_on {
+            take_over(at, registers, bytes)?
+        } else {
+            let devices = block(bytes).ok_or(StartError::NoMemory)?;
+            let DeviceEntry([blocked, _]) = DeviceEntry::BLOCKED;
+            for at in (0..bytes).step_by(DeviceEntry::BYTES) {
+                devices.store64(at, blocked);
+            }
+            (devices, Vec::new())
+        };
         Ok(Self {
             at,
             segment: unit.segment,
@@ -91,13 +128,40 @@ impl AmdVi {
             config,
             abilities,
             devices,
-            senders: Vec::new(),
+            senders,
             queue: Queue::new().ok_or(StartError::NoMemory)?,
             log: Mutex::new(Log {
                 ring: page().ok_or(StartError::NoMemory)?,
                 next: 0,
             }),
+            goes_on,
         })
+    }
+
+    /// What the entry for a function says of memory.
+    fn entry(&self, function: u16) -> DeviceEntry {
+        let at = DeviceEntry::place(function);
+        if at >= self.devices.bytes() {
+            return DeviceEntry::BLOCKED;
+        }
+        DeviceEntry(load(&self.devices, at))
+    }
+
+    /// Has the unit take commands from the queue, and note events in the log, from their starts.
+    fn set_rings(&self) {
+        let registers = self.registers;
+        let commands = amdvi::buffer(self.queue.bus_address());
+        let events = amdvi::buffer(self.log.lock().ring.bus_address());
+        registers.write(offset::COMMANDS, commands);
+        registers.write(offset::EVENTS, events);
+        for position in [
+            offset::COMMAND_HEAD,
+            offset::COMMAND_TAIL,
+            offset::EVENT_HEAD,
+            offset::EVENT_TAIL,
+        ] {
+            registers.write(position, 0_u64);
+        }
     }
 
     /// Sets what a function reaches. It reaches nothing while that is half written.
@@ -184,8 +248,16 @@ impl Unit for AmdVi {
         }
     }
 
+    fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
     fn add(&mut self, function: u16) -> Result<(), ()> {
         self.add_sender(function)?;
+        if self.goes_on && self.entry(function) != DeviceEntry::passed(PASSING) {
+            self.set(function, DeviceEntry::BLOCKED);
+            return Ok(());
+        }
         self.set(function, DeviceEntry::passed(PASSING));
         Ok(())
     }
@@ -202,6 +274,46 @@ impl Unit for AmdVi {
         self.ask(&[Command::Device(function), Command::Translations(before)])
     }
 
+    fn block(&self, function: u16) -> Result<(), Unanswered> {
+        self.set(function, DeviceEntry::BLOCKED);
+        self.ask(&[Command::All])
+    }
+
+    fn reach(&self, function: u16, geometry: Geometry) -> Option<Reach> {
+        match self.entry(function) {
+            DeviceEntry::BLOCKED => Some(Reach::Nothing),
+            entry if entry == DeviceEntry::passed(PASSING) => Some(Reach::Everything),
+            entry => {
+                let (number, root) = entry.domain(geometry)?;
+                Some(Reach::Domain(number, root, geometry))
+            }
+        }
+    }
+
+    fn hold_others(&self, is_known: &dyn Fn(u16) -> bool) {
+        for at in (0..self.devices.bytes()).step_by(DeviceEntry::BYTES) {
+            let function = (at / DeviceEntry::BYTES) as u16;
+            if self.entry(function) != DeviceEntry::BLOCKED && !is_known(function) {
+                self.set(function, DeviceEntry::BLOCKED);
+            }
+        }
+    }
+
+    fn go_on(&self) -> Result<(), Unanswered> {
+        // What the queue before this one asks for it need not do: all is forgotten below.
+        self.control(
+            0,
+            control::EVENT_INTERRUPT | control::LOG_EVENTS | control::COMMANDS,
+        );
+        let works = status::LOGS_EVENTS | status::DOES_COMMANDS;
+        if !wait(|| self.registers.read::<u64>(offset::STATUS) & works == 0) {
+            return Err(Unanswered);
+        }
+        self.set_rings();
+        self.control(control::COMMANDS | control::LOG_EVENTS, 0);
+        self.ask(&[Command::All])
+    }
+
     fn forget(&self, domain: u16) -> Result<(), Unanswered> {
         self.ask(&[Command::Translations(domain)])
     }
@@ -211,18 +323,7 @@ impl Unit for AmdVi {
         let registers = self.registers;
         let devices = amdvi::device_table(self.devices.bus_address(), self.devices.bytes());
         registers.write(offset::DEVICE_TABLE, devices);
-        let commands = amdvi::buffer(self.queue.bus_address());
-        let events = amdvi::buffer(self.log.lock().ring.bus_address());
-        registers.write(offset::COMMANDS, commands);
-        registers.write(offset::EVENTS, events);
-        for position in [
-            offset::COMMAND_HEAD,
-            offset::COMMAND_TAIL,
-            offset::EVENT_HEAD,
-            offset::EVENT_TAIL,
-        ] {
-            registers.write(position, 0_u64);
-        }
+        self.set_rings();
         let mut set = control::wanted(self.flags) | control::COHERENT;
         if self.abilities.long_interrupts {
             set |= control::LONG_INTERRUPTS;
@@ -244,9 +345,18 @@ impl Unit for AmdVi {
         );
     }
 
+    fn is_remapping(&self) -> bool {
+        self.senders.iter().any(|(number, _)| {
+            let at = DeviceEntry::place(*number) + DeviceEntry::INTERRUPTS;
+            (self.devices.load64(at)).is_some_and(|word| amdvi::interrupts_at(word).is_some())
+        })
+    }
+
     fn add_interrupts(&mut self) -> Result<(), ()> {
         for (_, table) in &mut self.senders {
-            *table = Some(InterruptTable::new(INTERRUPTS).ok_or(())?);
+            if table.is_none() {
+                *table = Some(InterruptTable::new(INTERRUPTS).ok_or(())?);
+            }
         }
         Ok(())
     }
@@ -261,30 +371,24 @@ impl Unit for AmdVi {
         // The controller is told of the end of an interrupt by its vector, and takes the number of
         // the entry for that.
         let first = u16::from(ISA_VECTOR);
-        table.as_ref()?.take_at(first, order);
-        Some(first)
+        table.as_ref()?.take_at(first, order).then_some(first)
     }
 
     fn interrupts(&self, function: u16) -> Option<&InterruptTable> {
         self.sender(function)
     }
 
-    fn change_interrupts(
-        &self,
-        sender: Sender,
-        first: u16,
-        order: u8,
-        target: &dyn Fn(u16) -> Option<Target>,
-    ) -> Result<(), Unanswered> {
-        let wide_ids = role::has_x2apic();
-        if let Some(table) = self.sender(sender.number) {
-            for number in 0..1 << order {
-                let entry = target(number)
-                    .and_then(|to| InterruptEntry::new(to.vector, to.apic_id, wide_ids));
-                let InterruptEntry(entry) = entry.unwrap_or(InterruptEntry::ABSENT);
-                table.set(first + number, entry, true);
-            }
-        }
+    fn clear_free_entries(&self) {
+        let tables = self.senders.iter().filter_map(|(_, table)| table.as_ref());
+        tables.for_each(|table| table.clear_free(true));
+    }
+
+    fn interrupt_entry(&self, _: Sender, target: Target) -> Option<[u64; 2]> {
+        let entry = InterruptEntry::new(target.vector, target.apic_id, role::has_x2apic());
+        entry.map(|InterruptEntry(words)| words)
+    }
+
+    fn forget_interrupts(&self, sender: Sender, _: u16, _: u8) -> Result<(), Unanswered> {
         self.ask(&[Command::Interrupts(sender.number)])
     }
 
@@ -293,6 +397,10 @@ impl Unit for AmdVi {
             address: amdvi::interrupt_message(),
             data: first.into(),
         }
+    }
+
+    fn message_entry(&self, address: u64) -> Option<u16> {
+        (address == amdvi::interrupt_message()).then_some(0)
     }
 
     fn line(&self, index: u16, _: u8) -> u64 {

@@ -6,7 +6,7 @@ use core::mem;
 
 use guard::device::DmaBlock;
 use guard::partition;
-use iotable::GRANULE;
+use iotable::{GRANULE, Tables, Walk};
 use lfmutex::Mutex;
 use pci::Address;
 
@@ -46,13 +46,31 @@ pub enum NoDomain {
 }
 
 impl Pages {
+    fn of(machine: &Machine) -> Self {
+        Self {
+            pages: Vec::new(),
+            is_coherent: (machine.units.iter()).all(|unit| unit.abilities().is_coherent),
+        }
+    }
+
     fn add(&mut self) -> Option<u64> {
         self.pages.try_reserve(1).ok()?;
-        let page = unit::page()?;
+        Some(self.insert(unit::page()?))
+    }
+
+    /// Adds a page, for which there is room.
+    fn insert(&mut self, page: DmaBlock) -> u64 {
         let at = page.bus_address();
         let index = self.pages.partition_point(|other| other.bus_address() < at);
         self.pages.insert(index, page);
-        Some(at)
+        at
+    }
+
+    /// Adds a page of a kernel before this one, as it is, for which there is room. False if it is
+    /// none, or somebody has it.
+    fn take_over(&mut self, at: u64) -> bool {
+        let page = unit::page_of_before(at);
+        page.map(|page| self.insert(page)).is_some()
     }
 
     fn page(&self, at: u64) -> &DmaBlock {
@@ -61,7 +79,7 @@ impl Pages {
     }
 }
 
-impl iotable::Tables for Pages {
+impl Tables for Pages {
     fn table(&mut self) -> Option<u64> {
         self.add()
     }
@@ -76,6 +94,45 @@ impl iotable::Tables for Pages {
     }
 }
 
+/// Tables of a kernel before this one, which are taken over as they are come by.
+struct TakeOver<'a>(&'a mut Pages);
+
+impl Walk for TakeOver<'_> {
+    fn enter(&mut self, table: u64) -> bool {
+        let room = self.0.pages.try_reserve(1);
+        room.expect("no memory to take over tables of a domain");
+        self.0.take_over(table)
+    }
+
+    fn load(&self, table: u64, index: usize) -> u64 {
+        Tables::load(self.0, table, index)
+    }
+
+    fn granule(&mut self, _: u64, _: u64) -> bool {
+        true
+    }
+}
+
+/// A comparison of tables with granules of devices' addresses, and of the machine's, ascending.
+struct Comparison<'a> {
+    tables: &'a Pages,
+    wanted: &'a mut dyn Iterator<Item = (u64, u64)>,
+}
+
+impl Walk for Comparison<'_> {
+    fn enter(&mut self, _: u64) -> bool {
+        true
+    }
+
+    fn load(&self, table: u64, index: usize) -> u64 {
+        Tables::load(self.tables, table, index)
+    }
+
+    fn granule(&mut self, at: u64, phys: u64) -> bool {
+        self.wanted.next() == Some((at, phys))
+    }
+}
+
 impl Domain {
     /// A domain in which functions reach nothing.
     ///
@@ -83,10 +140,7 @@ impl Domain {
     /// [`NoDomain`].
     pub fn new() -> Result<Self, NoDomain> {
         let machine = machine().ok_or(NoDomain::NoUnit)?;
-        let mut tables = Pages {
-            pages: Vec::new(),
-            is_coherent: (machine.units.iter()).all(|unit| unit.abilities().is_coherent),
-        };
+        let mut tables = Pages::of(machine);
         let root = tables.add().ok_or(NoDomain::NoMemory)?;
         let number = {
             let mut used = machine.domains.lock();
@@ -95,13 +149,48 @@ impl Domain {
             used[free] = true;
             free as u16
         };
-        let inner = Inner {
+        let tables = Mutex::new(tables);
+        Ok(Self(Arc::new(Inner {
             machine,
             number,
             root,
-            tables: Mutex::new(tables),
-        };
-        Ok(Self(Arc::new(inner)))
+            tables,
+        })))
+    }
+
+    /// The domain of that number whose tables of a kernel before this one have their root there.
+    /// If there is no such one, the pages of what looks like its tables: they may be used until no
+    /// entry names them.
+    ///
+    /// # Panics
+    /// Without memory for lists of them.
+    fn taken_over(machine: &'static Machine, number: u16, root: u64) -> Result<Self, Pages> {
+        let mut tables = Pages::of(machine);
+        if !iotable::walk(&mut TakeOver(&mut tables), root, machine.geometry) {
+            return Err(tables);
+        }
+        {
+            let mut used = machine.domains.lock();
+            match used.get_mut(usize::from(number)) {
+                Some(used) if !*used => *used = true,
+                _ => return Err(tables),
+            }
+        }
+        let tables = Mutex::new(tables);
+        Ok(Self(Arc::new(Inner {
+            machine,
+            number,
+            root,
+            tables,
+        })))
+    }
+
+    /// Whether its addresses stand for what these granules say, ascending, and for nothing else.
+    fn is_exactly(&self, wanted: &mut dyn Iterator<Item = (u64, u64)>) -> bool {
+        let Inner { machine, root, .. } = &*self.0;
+        let tables = &*self.0.tables.lock();
+        let is_like = iotable::walk(&mut Comparison { tables, wanted }, *root, machine.geometry);
+        is_like && wanted.next().is_none()
     }
 
     /// Holds a function back, which passed until now: when this returns it reaches nothing, and
@@ -179,6 +268,14 @@ unsafe impl partition::Domain for Domain {
     fn unmap(&self, at: u64, bytes: u64) -> bool {
         self.remove(at, bytes)
     }
+
+    fn maps_only(&self, runs: &mut dyn Iterator<Item = (u64, u64, u64)>) -> bool {
+        let mut granules = runs.flat_map(|(at, phys, bytes)| {
+            let offsets = (0..bytes).step_by(GRANULE as usize);
+            offsets.map(move |offset| (at + offset, phys + offset))
+        });
+        self.is_exactly(&mut granules)
+    }
 }
 
 /// A function that is held by a domain. Dropped, it still is, for ever, and the domain with it: the
@@ -191,6 +288,44 @@ pub struct Attachment {
 }
 
 impl Attachment {
+    /// Takes over a function that an instance has of a kernel before this one, as it is held;
+    /// `domain` is that of the instance's others, if there are such, and is set by the first one.
+    /// One that is held by anything but a domain that makes sense is blocked from here on. `None`
+    /// if it passes, or no unit has it.
+    ///
+    /// # Panics
+    /// Without memory for that; and if its unit does not answer.
+    #[must_use]
+    pub fn take_over(function: Address, domain: &mut Option<Domain>) -> Option<Self> {
+        let (machine, _, unit) = crate::place(function)?;
+        (machine.kept.lock()).retain(|kept| kept.function != function);
+        let number = number_of(function);
+        let found = match (unit.reach(number, machine.geometry), domain.as_ref()) {
+            (Some(Reach::Everything), _) => return None,
+            (Some(Reach::Domain(number, root, _)), Some(domain)) => {
+                let is_same = (domain.0.number, domain.0.root) == (number, root);
+                is_same.then(|| domain.clone()).ok_or(None)
+            }
+            (Some(Reach::Domain(number, root, _)), None) => {
+                Domain::taken_over(machine, number, root).map_err(Some)
+            }
+            (Some(Reach::Nothing) | None, _) => Err(None),
+        };
+        let held = found.unwrap_or_else(|pages| {
+            unit.block(number).expect("an IOMMU does not answer");
+            // No entry names them any more, and no unit remembers them.
+            drop(pages);
+            Domain::new().expect("no memory to take over a function")
+        });
+        let attachment = Self {
+            domain: Some(held.clone()),
+            unit,
+            function,
+        };
+        domain.get_or_insert(held);
+        Some(attachment)
+    }
+
     /// The domain.
     #[must_use]
     pub fn domain(&self) -> &Domain {

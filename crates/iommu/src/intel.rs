@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use guard::device::{self, DmaBlock, Message, MmioRegion};
 use guard::role;
+use iotable::Geometry;
 use pci::Address;
 use vtd::{
     Command, ContextEntry, Descriptor, FAULT_BYTES, Fault, FaultEvent, INTERRUPT_TABLE_ORDER,
@@ -11,10 +12,17 @@ use vtd::{
 };
 
 use crate::unit::{
-    Abilities, InterruptTable, PAGE, Queue, Reach, Sender, Target, Unanswered, Unit, page, store,
-    store_entry, wait,
+    Abilities, InterruptTable, PAGE, Queue, Reach, Sender, Target, Unanswered, Unit, load, page,
+    page_of_before, store, store_entry, wait,
 };
 use crate::{PASSING, Refused, StartError};
+
+/// Entries of a table of interrupts.
+const INTERRUPTS: usize = 1 << INTERRUPT_TABLE_ORDER;
+/// Buses of a segment.
+const BUSES: usize = 256;
+/// Bits of a position in a queue.
+const QUEUE_POSITION: u64 = 0x7_fff0;
 
 /// A unit of VT-d.
 pub(crate) struct Vtd {
@@ -28,34 +36,113 @@ pub(crate) struct Vtd {
     queue: Queue,
     /// The table of interrupts; none is added once the unit is on.
     interrupts: Option<InterruptTable>,
+    /// Flag: it goes on by the tables of a kernel before this one.
+    goes_on: bool,
+}
+
+/// Maps the registers of a unit.
+fn map(at: u64) -> Result<(MmioRegion, vtd::Abilities), StartError> {
+    let map = |len| {
+        // SAFETY: ACPI says that a unit's registers are there. What they have it do is up to
+        // this file: it translates by tables that are its own for as long as it is on.
+        unsafe { device::map(at, len) }.map_err(|_| StartError::Unreadable)
+    };
+    let first = map(PAGE)?;
+    let abilities = vtd::Abilities::read(
+        first.read(offset::CAPABILITY),
+        first.read(offset::EXTENDED_CAPABILITY),
+    );
+    // SAFETY: what was mapped, the only copy.
+    unsafe { device::unmap(first) };
+    let abilities = abilities.map_err(|unable| StartError::Vtd(at, unable))?;
+    Ok((map(abilities.bytes)?, abilities))
+}
+
+/// Whether a unit does what was commanded.
+fn is_on(registers: MmioRegion, command: Command) -> bool {
+    registers.read::<u32>(offset::STATUS) & command.bit() != 0
 }
 
 impl Vtd {
-    /// The unit whose registers are at this physical address, as ACPI says. It is as it was.
-    pub(crate) fn new(at: u64, segment: u16) -> Result<Self, StartError> {
-        let map = |len| {
-            // SAFETY: ACPI says that a unit's registers are there. What they have it do is up to
-            // this file: it translates by tables that are its own for as long as it is on.
-            unsafe { device::map(at, len) }.map_err(|_| StartError::Unreadable)
-        };
-        let first = map(PAGE)?;
-        let abilities = vtd::Abilities::read(
-            first.read(offset::CAPABILITY),
-            first.read(offset::EXTENDED_CAPABILITY),
-        );
-        // SAFETY: what was mapped, the only copy.
-        unsafe { device::unmap(first) };
-        let abilities = abilities.map_err(|unable| StartError::Vtd(at, unable))?;
+    /// The unit whose registers are at this physical address, as ACPI says. It is as it was. One
+    /// that a kernel before this one `is_again` left on, goes on to translate by the tables that it
+    /// has, and is asked by a queue of this kernel's.
+    pub(crate) fn new(at: u64, segment: u16, is_again: bool) -> Result<Self, StartError> {
+        let (registers, abilities) = map(at)?;
+        if is_again && is_on(registers, Command::Translate) {
+            return Self::take_over(at, segment, registers, abilities);
+        }
         Ok(Self {
             at,
             segment,
-            registers: map(abilities.bytes)?,
+            registers,
             abilities,
             root: page().ok_or(StartError::NoMemory)?,
             buses: Vec::new(),
             queue: Queue::new().ok_or(StartError::NoMemory)?,
             interrupts: None,
+            goes_on: false,
         })
+    }
+
+    fn take_over(
+        at: u64,
+        segment: u16,
+        registers: MmioRegion,
+        abilities: vtd::Abilities,
+    ) -> Result<Self, StartError> {
+        let strange = || StartError::Strange(at);
+        let root = page_of_before(registers.read(offset::ROOT_TABLE)).ok_or_else(strange)?;
+        let mut buses = Vec::new();
+        (buses.try_reserve_exact(BUSES)).map_err(|_| StartError::NoMemory)?;
+        for bus in 0..BUSES {
+            let RootEntry(words) = RootEntry(load(&root, bus * 16));
+            if words != [0; 2] {
+                let table = RootEntry(words).table().and_then(page_of_before);
+                buses.push((bus as u8, table.ok_or_else(strange)?));
+            }
+        }
+        let interrupts = if is_on(registers, Command::RemapInterrupts) {
+            let word: u64 = registers.read(offset::INTERRUPT_TABLE);
+            let table = word & !(PAGE as u64 - 1);
+            let is_ours = vtd::interrupt_table(table, role::has_x2apic()) == word;
+            let table = is_ours.then(|| InterruptTable::taken_over(table, INTERRUPTS));
+            Some(table.flatten().ok_or_else(strange)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            at,
+            segment,
+            registers,
+            abilities,
+            root,
+            buses,
+            queue: Queue::new().ok_or(StartError::NoMemory)?,
+            interrupts,
+            goes_on: true,
+        })
+    }
+
+    /// The entry for a function.
+    fn entry(&self, function: u16) -> ContextEntry {
+        let at = ContextEntry::place(function as u8);
+        let table = self.table((function >> 8) as u8);
+        table.map_or(ContextEntry::BLOCKED, |table| ContextEntry(load(table, at)))
+    }
+
+    /// Asks by a queue of its own from now on. What was asked for by the one before is done first.
+    fn set_queue(&self) -> Result<(), Unanswered> {
+        let registers = self.registers;
+        let position = |of| registers.read::<u64>(of) & QUEUE_POSITION;
+        let is_done = || position(offset::QUEUE_HEAD) == position(offset::QUEUE_TAIL);
+        if is_on(registers, Command::Queue) && !wait(is_done) {
+            return Err(Unanswered);
+        }
+        self.command(Command::Queue, false)?;
+        registers.write(offset::QUEUE_TAIL, 0_u64);
+        registers.write(offset::QUEUE_ADDRESS, self.queue.bus_address());
+        self.command(Command::Queue, true)
     }
 
     fn table(&self, bus: u8) -> Option<&DmaBlock> {
@@ -100,13 +187,12 @@ impl Vtd {
     fn command(&self, command: Command, on: bool) -> Result<(), Unanswered> {
         let now = self.registers.read(offset::STATUS);
         (self.registers).write(offset::COMMAND, command.word(now, on));
-        let is_on = || self.registers.read::<u32>(offset::STATUS) & command.bit() != 0;
-        wait(|| is_on() == on).then_some(()).ok_or(Unanswered)
+        let is_so = || is_on(self.registers, command) == on;
+        wait(is_so).then_some(()).ok_or(Unanswered)
     }
 
     fn switch_off_one(&self, command: Command) {
-        let now = self.registers.read::<u32>(offset::STATUS);
-        if now & command.bit() != 0 && self.command(command, false).is_err() {
+        if is_on(self.registers, command) && self.command(command, false).is_err() {
             log::error!("the IOMMU at {:#x} does not stop: {command:?}", self.at);
         }
     }
@@ -131,8 +217,18 @@ impl Unit for Vtd {
         }
     }
 
+    fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
     fn add(&mut self, function: u16) -> Result<(), ()> {
         let bus = (function >> 8) as u8;
+        if self.goes_on && self.table(bus).is_some() {
+            if self.entry(function) != self.passed() {
+                self.set(function, ContextEntry::BLOCKED);
+            }
+            return Ok(());
+        }
         if self.table(bus).is_none() {
             self.buses.try_reserve(1).map_err(drop)?;
             let table = page().ok_or(())?;
@@ -165,6 +261,40 @@ impl Unit for Vtd {
         self.ask(&[contexts, Descriptor::Translations { domain: before }])
     }
 
+    fn block(&self, function: u16) -> Result<(), Unanswered> {
+        self.set(function, ContextEntry::BLOCKED);
+        self.ask(&[Descriptor::AllContexts, Descriptor::AllTranslations])
+    }
+
+    fn reach(&self, function: u16, geometry: Geometry) -> Option<Reach> {
+        match self.entry(function) {
+            ContextEntry::BLOCKED => Some(Reach::Nothing),
+            entry if entry == self.passed() => Some(Reach::Everything),
+            entry => {
+                let (number, root) = entry.domain(geometry)?;
+                Some(Reach::Domain(number, root, geometry))
+            }
+        }
+    }
+
+    fn hold_others(&self, is_known: &dyn Fn(u16) -> bool) {
+        for (bus, _) in &self.buses {
+            for devfn in 0..=u8::MAX {
+                let function = u16::from_be_bytes([*bus, devfn]);
+                let is_held = self.entry(function) == ContextEntry::BLOCKED;
+                if !is_held && !is_known(function) {
+                    self.set(function, ContextEntry::BLOCKED);
+                }
+            }
+        }
+    }
+
+    fn go_on(&self) -> Result<(), Unanswered> {
+        (self.registers).write(offset::FAULT_CONTROL, status::FAULT_MASKED);
+        self.set_queue()?;
+        self.ask(&[Descriptor::AllContexts, Descriptor::AllTranslations])
+    }
+
     fn forget(&self, domain: u16) -> Result<(), Unanswered> {
         self.ask(&[Descriptor::Translations { domain }])
     }
@@ -175,9 +305,7 @@ impl Unit for Vtd {
         registers.write(offset::FAULT_CONTROL, status::FAULT_MASKED);
         registers.write(offset::ROOT_TABLE, self.root.bus_address());
         self.command(Command::SetRoot, true)?;
-        registers.write(offset::QUEUE_TAIL, 0_u64);
-        registers.write(offset::QUEUE_ADDRESS, self.queue.bus_address());
-        self.command(Command::Queue, true)?;
+        self.set_queue()?;
         self.ask(&[Descriptor::AllContexts, Descriptor::AllTranslations])?;
         self.command(Command::Translate, true)?;
         // What firmware protected until now the tables do, and better.
@@ -198,9 +326,14 @@ impl Unit for Vtd {
         }
     }
 
+    fn is_remapping(&self) -> bool {
+        is_on(self.registers, Command::RemapInterrupts)
+    }
+
     fn add_interrupts(&mut self) -> Result<(), ()> {
-        let table = InterruptTable::new(1 << INTERRUPT_TABLE_ORDER).ok_or(())?;
-        self.interrupts = Some(table);
+        if self.interrupts.is_none() {
+            self.interrupts = Some(InterruptTable::new(INTERRUPTS).ok_or(())?);
+        }
         Ok(())
     }
 
@@ -212,32 +345,27 @@ impl Unit for Vtd {
         self.interrupts.as_ref()
     }
 
-    fn change_interrupts(
-        &self,
-        sender: Sender,
-        first: u16,
-        order: u8,
-        target: &dyn Fn(u16) -> Option<Target>,
-    ) -> Result<(), Unanswered> {
+    fn clear_free_entries(&self) {
+        if let Some(table) = &self.interrupts {
+            table.clear_free(self.abilities.is_coherent);
+        }
+    }
+
+    fn interrupt_entry(&self, sender: Sender, target: Target) -> Option<[u64; 2]> {
         let source = match sender.buses {
             None => Source::Function(sender.number),
             Some((first, last)) => Source::Buses { first, last },
         };
-        let wide_ids = role::has_x2apic();
-        if let Some(table) = &self.interrupts {
-            for number in 0..1 << order {
-                let entry = target(number).and_then(|target| {
-                    let interrupt = Interrupt {
-                        vector: target.vector,
-                        apic_id: target.apic_id,
-                        is_level: target.is_level,
-                    };
-                    InterruptEntry::new(interrupt, source, wide_ids)
-                });
-                let InterruptEntry(entry) = entry.unwrap_or(InterruptEntry::ABSENT);
-                table.set(first + number, entry, self.abilities.is_coherent);
-            }
-        }
+        let interrupt = Interrupt {
+            vector: target.vector,
+            apic_id: target.apic_id,
+            is_level: target.is_level,
+        };
+        let entry = InterruptEntry::new(interrupt, source, role::has_x2apic());
+        entry.map(|InterruptEntry(words)| words)
+    }
+
+    fn forget_interrupts(&self, _: Sender, first: u16, order: u8) -> Result<(), Unanswered> {
         self.ask(&[Descriptor::Interrupts { first, order }])
     }
 
@@ -246,6 +374,10 @@ impl Unit for Vtd {
             address: vtd::interrupt_message(first),
             data: 0,
         }
+    }
+
+    fn message_entry(&self, address: u64) -> Option<u16> {
+        vtd::message_entry(address)
     }
 
     fn line(&self, index: u16, vector: u8) -> u64 {

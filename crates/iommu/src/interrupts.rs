@@ -4,6 +4,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use abi::live::DEVICE_VECTORS;
 use guard::device::Message;
@@ -34,6 +35,7 @@ pub(crate) enum Unable {
     Firmware,
     Unit(u64),
     Ids(u64),
+    Before(u64),
     Controller(u8),
     NoMemory,
 }
@@ -44,6 +46,7 @@ impl fmt::Display for Unable {
             Self::Firmware => f.write_str("the firmware has not made this machine remap them"),
             Self::Unit(at) => write!(f, "the unit at {at:#x} cannot remap them"),
             Self::Ids(at) => write!(f, "the unit at {at:#x} does not know numbers of x2APICs"),
+            Self::Before(at) => write!(f, "the unit at {at:#x} did not remap them before"),
             Self::Controller(id) => write!(f, "no unit has I/O APIC {id}"),
             Self::NoMemory => f.write_str("no memory for tables"),
         }
@@ -52,11 +55,13 @@ impl fmt::Display for Unable {
 
 impl Remapping {
     /// Gives all units tables of interrupts, in which there are entries for lines. Nothing is
-    /// switched on.
+    /// switched on. `has_kept` says that functions go on which instances have of a kernel before
+    /// this one.
     pub(crate) fn plan<'a>(
         topology: &Topology<'_>,
         units: &mut [Box<dyn Unit>],
         functions: &(impl Iterator<Item = Found<'a>> + Clone),
+        has_kept: bool,
     ) -> Result<Self, Unable> {
         if !topology.remaps_interrupts() {
             return Err(Unable::Firmware);
@@ -68,6 +73,10 @@ impl Remapping {
             }
             if role::has_x2apic() && !abilities.wide_ids {
                 return Err(Unable::Ids(unit.at()));
+            }
+            // What functions were told that go on does not change.
+            if has_kept && !unit.is_remapping() {
+                return Err(Unable::Before(unit.at()));
             }
             unit.add_interrupts().map_err(|()| Unable::NoMemory)?;
         }
@@ -96,6 +105,7 @@ pub(crate) fn switch_on(machine: &Machine) -> bool {
     }
     for unit in &machine.units {
         if unit.remap_interrupts().is_err() {
+            assert!(!unit.goes_on(), "an IOMMU does not answer");
             log::error!(
                 "interrupts of devices are not confined: the unit at {:#x} does not do as it is told",
                 unit.at()
@@ -172,10 +182,44 @@ impl Interrupts {
         })
     }
 
+    /// Takes over the messages of a function that an instance has of a kernel before this one, as
+    /// they are, once; `None` if none were told, or they are others'.
+    #[must_use]
+    pub fn take_over(function: Address, order: u8) -> Option<Self> {
+        let (machine, place, unit) = place(function).filter(|_| remaps_interrupts())?;
+        let mut kept = machine.kept.lock();
+        let kept = kept.iter_mut().find(|kept| kept.function == function)?;
+        Some(Self {
+            function,
+            unit,
+            sender: place.sender,
+            first: kept.entries.take()?,
+            order,
+        })
+    }
+
     /// The first message: those behind have the same address, and numbers in a row.
     #[must_use]
     pub fn message(&self) -> Message {
         self.unit.message(self.first)
+    }
+
+    /// What a message is, by its number, if they are vectors of a CPU, from `vector` on. `None` if
+    /// no device has such a vector, or messages cannot reach the CPU.
+    fn target(&self, number: u16, vector: u8, apic_id: u32) -> Option<Target> {
+        let vector = u64::from(vector) + u64::from(number);
+        let target = Target {
+            vector: vector as u8,
+            apic_id,
+            is_level: false,
+        };
+        let is_devices = DEVICE_VECTORS.contains(&vector);
+        let is_told = || self.unit.interrupt_entry(self.sender, target).is_some();
+        (is_devices && is_told()).then_some(target)
+    }
+
+    fn numbers(&self) -> Range<u16> {
+        0..1 << self.order
     }
 
     /// Has the messages be vectors of a CPU, from `vector` on.
@@ -183,20 +227,24 @@ impl Interrupts {
     /// # Errors
     /// [`NotLed`].
     pub fn lead(&self, vector: u8, apic_id: u32) -> Result<(), NotLed> {
-        let last = u64::from(vector) + (1 << self.order) - 1;
-        let are_devices = DEVICE_VECTORS.contains(&vector.into()) && DEVICE_VECTORS.contains(&last);
-        if !are_devices || apic_id >= 0xff && !role::has_x2apic() {
+        let target = |number| self.target(number, vector, apic_id);
+        if self.numbers().any(|number| target(number).is_none()) {
             return Err(NotLed::NoTarget);
         }
-        let target = |number| {
-            Some(Target {
-                vector: vector + number as u8,
-                apic_id,
-                is_level: false,
+        (self.change(&target)).map_err(|Unanswered| NotLed::Unanswered)
+    }
+
+    /// Whether the messages are [led](Self::lead) there.
+    #[must_use]
+    pub fn are_led(&self, vector: u8, apic_id: u32) -> bool {
+        let table = self.unit.interrupts(self.sender.number);
+        table.is_some_and(|table| {
+            self.numbers().all(|number| {
+                let target = self.target(number, vector, apic_id);
+                let entry = target.and_then(|to| self.unit.interrupt_entry(self.sender, to));
+                entry == Some(table.entry(self.first + number))
             })
-        };
-        self.change(&target)
-            .map_err(|Unanswered| NotLed::Unanswered)
+        })
     }
 
     fn change(&self, target: &dyn Fn(u16) -> Option<Target>) -> Result<(), Unanswered> {

@@ -35,7 +35,7 @@ use amd::AmdVi;
 pub use domain::{Attachment, Domain, NoDomain};
 pub use faults::{Access, Refused, report_faults, rest_from_faults, take_faults};
 use guard::device::{self, MmioRegion};
-use guard::role;
+use guard::{partition, role};
 use intel::Vtd;
 use interrupts::Remapping;
 pub use interrupts::{Interrupts, NotLed};
@@ -44,11 +44,13 @@ use lfmutex::{Mutex, Once};
 use pci::{Address, Function};
 use topology::{Place, Topology};
 pub use unit::Unanswered;
-use unit::Unit;
+use unit::{Reach, Unit};
 
 /// The domain of functions that pass untranslated. 0 is left out: units that remember absence use
 /// it for that (VT-d 6.1).
 const PASSING: u16 = 1;
+/// Entries for interrupts of a function of an instance, as a power of two.
+const INSTANCE_ORDER: u8 = partition::MAX_MESSAGES.ilog2() as u8;
 /// Most domains of instances at a time.
 const MAX_DOMAINS: usize = 256;
 
@@ -63,6 +65,15 @@ struct Machine {
     domains: Mutex<[bool; MAX_DOMAINS]>,
     /// Remapping of interrupts, if the machine has that.
     remapping: Option<Remapping>,
+    /// Functions that instances have of a kernel before this one, and nobody has taken over yet.
+    kept: Mutex<Vec<KeptEntries>>,
+}
+
+/// A function that an instance has of a kernel before this one, with its entries for interrupts.
+struct KeptEntries {
+    function: Address,
+    /// The first of so many as a function of an instance has, until somebody has them.
+    entries: Option<u16>,
 }
 
 /// A function that was found.
@@ -75,6 +86,15 @@ pub struct Found<'a> {
     /// Flag: it is no bridge, or one that passes on what comes from behind it in the name of who
     /// sends it.
     pub keeps_names: bool,
+}
+
+/// A function that an instance has of a kernel before this one.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// The function.
+    pub function: Address,
+    /// Address of its interrupt messages, if it was told such.
+    pub messages: Option<u64>,
 }
 
 static MACHINE: Once<Option<Machine>> = Once::new();
@@ -140,15 +160,70 @@ fn place(function: Address) -> Option<(&'static Machine, Place, &'static dyn Uni
 /// untranslated, and others reach nothing. Interrupts of lines are remapped from here on, and those
 /// of functions have to be ([`Interrupts`]). Once, in the supervisor, before a function is given to
 /// anybody. A unit that cannot be used is said in the log, and then none is.
-pub fn start<'a>(functions: impl Iterator<Item = Found<'a>> + Clone) {
-    MACHINE.call_once(|| match try_start(functions) {
+///
+/// Units that translate for a supervisor that starts again in place do so all the while. Functions
+/// of `kept` go on as they are, until somebody takes them over ([`Attachment::take_over`]); others
+/// that did not pass are held back ([`is_held`]).
+///
+/// # Panics
+/// If units translate, and it is not known how.
+pub fn start<'a>(functions: impl Iterator<Item = Found<'a>> + Clone, kept: &[Kept]) {
+    MACHINE.call_once(|| match try_start(functions, kept) {
         Ok(machine) => machine,
         Err(error) => {
+            assert!(
+                !is_again() || error.is_of_before(),
+                "the IOMMU cannot be taken over: {error}"
+            );
             log::error!("no IOMMU is used: {error}");
             None
         }
     });
     REMAPS.call_once(|| machine().is_some_and(interrupts::switch_on));
+}
+
+/// Whether the supervisor has started again in place.
+fn is_again() -> bool {
+    partition::restarts() > 0
+}
+
+/// Whether a function that nobody has is held back: an instance of a kernel before this one had it.
+#[must_use]
+pub fn is_held(function: Address) -> bool {
+    place(function).is_some_and(|(machine, _, unit)| {
+        let reach = unit.reach(number_of(function), machine.geometry);
+        matches!(reach, Some(Reach::Nothing))
+    })
+}
+
+/// Has a function pass again that [is held](is_held) back.
+///
+/// # Errors
+/// [`Unanswered`]: it is held back, or passes.
+///
+/// # Safety
+/// It was reset, and only who it is given to next has it reach memory.
+pub unsafe fn pass(function: Address) -> Result<(), Unanswered> {
+    place(function).map_or(Ok(()), |(_, _, unit)| {
+        unit.change(number_of(function), PASSING, Reach::Everything)
+    })
+}
+
+/// Ends what a kernel before this one had of units, and nobody has taken over: functions are
+/// blocked, and memory of tables is free. Once, when all instances were taken over.
+pub fn settle() {
+    if let Some(machine) = machine() {
+        for KeptEntries { function, .. } in machine.kept.lock().drain(..) {
+            let blocked =
+                place(function).map_or(Ok(()), |(_, _, unit)| unit.block(number_of(function)));
+            blocked.expect("an IOMMU does not answer");
+        }
+    }
+    if MACHINE.get().is_some() {
+        // SAFETY: each entry of a unit's tables is that of a function which somebody has taken over
+        // with its domain, or passes, or is blocked; units that are not used are off.
+        unsafe { device::free_units_rest() };
+    }
 }
 
 static REMAPS: Once<bool> = Once::new();
@@ -173,6 +248,18 @@ enum StartError {
     Vtd(u64, vtd::Unable),
     AmdVi(u64, amdvi::Unable),
     Unanswered(u64),
+    Off(u64),
+    Strange(u64),
+}
+
+impl StartError {
+    /// Whether it was the same with the kernel before this one, whose units then were off.
+    const fn is_of_before(&self) -> bool {
+        matches!(
+            self,
+            Self::Dmar(_) | Self::Ivrs(_) | Self::Vtd(..) | Self::AmdVi(..) | Self::Off(_)
+        )
+    }
 }
 
 impl fmt::Display for StartError {
@@ -185,12 +272,20 @@ impl fmt::Display for StartError {
             Self::Vtd(at, unable) => write!(f, "the unit at {at:#x}: {unable}"),
             Self::AmdVi(at, unable) => write!(f, "the unit at {at:#x}: {unable}"),
             Self::Unanswered(at) => write!(f, "the unit at {at:#x} does not do as it is told"),
+            Self::Off(at) => write!(f, "the unit at {at:#x} was off before"),
+            Self::Strange(at) => {
+                write!(
+                    f,
+                    "the unit at {at:#x} has tables that are not as they were left"
+                )
+            }
         }
     }
 }
 
 fn try_start<'a>(
     functions: impl Iterator<Item = Found<'a>> + Clone,
+    kept: &[Kept],
 ) -> Result<Option<Machine>, StartError> {
     let Some((at, len)) = device::remapping_table() else {
         return Ok(None);
@@ -201,9 +296,17 @@ fn try_start<'a>(
     }
     let bytes = read_table(at, len)?;
     let (topology, mut units) = find_units(&bytes, &functions)?;
+    if let Some(unit) = units.iter().find(|unit| !unit.goes_on())
+        && !kept.is_empty()
+    {
+        return Err(StartError::Off(unit.at()));
+    }
+    let is_kept = |address| kept.iter().any(|kept| kept.function == address);
     let places = places(&topology, &functions)?;
-    for (_, place) in &places {
-        if let Some(unit) = place.unit {
+    for (address, place) in &places {
+        if let Some(unit) = place.unit
+            && !is_kept(*address)
+        {
             let added = units[unit].add(place.sender.number);
             added.map_err(|()| StartError::NoMemory)?;
         }
@@ -222,18 +325,17 @@ fn try_start<'a>(
     {
         return Err(StartError::Vtd(unit.at(), vtd::Unable::Levels));
     }
-    let most = abilities().map(|unit| unit.domains).min();
-    let most = most.unwrap_or(0) as usize;
-    let used = core::array::from_fn(|number| number <= usize::from(PASSING) || number >= most);
-    let remapping = match Remapping::plan(&topology, &mut units, &functions) {
-        Ok(remapping) => Some(remapping),
-        Err(unable) => {
-            log::warn!("interrupts of devices are not confined: {unable}");
-            None
-        }
-    };
     for (number, unit) in units.iter().enumerate() {
-        if unit.switch_on().is_err() {
+        if unit.goes_on() {
+            unit.hold_others(&|function| {
+                let mut known = places
+                    .iter()
+                    .filter(|(_, place)| place.unit == Some(number));
+                known.any(|(_, place)| place.sender.number == function)
+            });
+            let goes_on = unit.go_on();
+            goes_on.map_err(|Unanswered| StartError::Unanswered(unit.at()))?;
+        } else if unit.switch_on().is_err() {
             units[..=number].iter().for_each(|unit| unit.switch_off());
             return Err(StartError::Unanswered(unit.at()));
         }
@@ -247,13 +349,56 @@ fn try_start<'a>(
         },
         places.len()
     );
+    let was_remapping = units
+        .iter()
+        .any(|unit| unit.goes_on() && unit.is_remapping());
+    let remapping = match Remapping::plan(&topology, &mut units, &functions, !kept.is_empty()) {
+        Ok(remapping) => Some(remapping),
+        // What goes on to be remapped cannot be told where to go.
+        Err(_) if was_remapping => return Err(StartError::NoMemory),
+        Err(unable) => {
+            log::warn!("interrupts of devices are not confined: {unable}");
+            None
+        }
+    };
+    let entries = kept_entries(&units, &places, kept)?;
+    units.iter().for_each(|unit| unit.clear_free_entries());
+    let most = units.iter().map(|unit| unit.abilities().domains).min();
+    let most = most.unwrap_or(0) as usize;
+    let used = core::array::from_fn(|number| number <= usize::from(PASSING) || number >= most);
     Ok(Some(Machine {
         units,
         places,
         geometry,
         domains: Mutex::new(used),
         remapping,
+        kept: Mutex::new(entries),
     }))
+}
+
+/// Has units keep the entries for interrupts that functions were told of.
+fn kept_entries(
+    units: &[Box<dyn Unit>],
+    places: &[(Address, Place)],
+    kept: &[Kept],
+) -> Result<Vec<KeptEntries>, StartError> {
+    let mut all = Vec::new();
+    (all.try_reserve_exact(kept.len())).map_err(|_| StartError::NoMemory)?;
+    for Kept { function, messages } in kept {
+        let at = places.binary_search_by_key(function, |(address, _)| *address);
+        let place = at.ok().map(|at| places[at].1);
+        let entries = place.and_then(|place| {
+            let unit = &units[place.unit?];
+            let first = unit.message_entry((*messages)?)?;
+            let table = unit.interrupts(place.sender.number)?;
+            table.take_at(first, INSTANCE_ORDER).then_some(first)
+        });
+        all.push(KeptEntries {
+            function: *function,
+            entries,
+        });
+    }
+    Ok(all)
 }
 
 /// Reads ACPI's table, which is in no memory of the supervisor's.
@@ -289,14 +434,18 @@ fn find_units<'a, 'b>(
             let config = all.find(|found| found.function.address == itself);
             let buses = functions.clone().map(|found| found.function.address.bus);
             let buses = buses.max().map_or(0, usize::from) + 1;
-            let unit = AmdVi::new(&unit, config.map(|found| found.config), buses)?;
+            let unit = AmdVi::new(&unit, config.map(|found| found.config), buses, is_again())?;
             add(Box::new(unit))?;
         }
         return Ok((Topology::Ivrs(ivrs), units));
     }
     let dmar = Dmar::parse(table).map_err(StartError::Dmar)?;
     for unit in dmar.units() {
-        add(Box::new(Vtd::new(unit.registers, unit.segment)?))?;
+        add(Box::new(Vtd::new(
+            unit.registers,
+            unit.segment,
+            is_again(),
+        )?))?;
     }
     Ok((Topology::Dmar(dmar), units))
 }

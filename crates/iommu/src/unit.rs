@@ -77,12 +77,31 @@ pub(crate) trait Unit: Send + Sync {
 
     fn abilities(&self) -> Abilities;
 
-    /// Has a function pass once the unit is on; of others nothing passes. `Err` without memory.
+    /// Whether it goes on by the tables of a kernel before this one.
+    fn goes_on(&self) -> bool;
+
+    /// Has a function pass once the unit is on; of others nothing passes. If the unit goes on, one
+    /// that does not pass is held back. `Err` without memory.
     fn add(&mut self, function: u16) -> Result<(), ()>;
 
     /// Sets the reach of a function that was added, which was of domain `before`; when it returns,
     /// the unit acts by it, and what it let through before has arrived.
     fn change(&self, function: u16, before: u16, reach: Reach) -> Result<(), Unanswered>;
+
+    /// Has a function reach nothing, whatever its entry has said; when it returns, the unit acts by
+    /// that, and what it let through before has arrived.
+    fn block(&self, function: u16) -> Result<(), Unanswered>;
+
+    /// Reach of a function, as its entry says; `None` if that makes no sense, or speaks of tables
+    /// of another shape.
+    fn reach(&self, function: u16, geometry: Geometry) -> Option<Reach>;
+
+    /// Holds back all functions of a unit that goes on but those that are known.
+    fn hold_others(&self, is_known: &dyn Fn(u16) -> bool);
+
+    /// Has a unit that goes on act by its tables as they are now, be asked by this kernel, and be
+    /// silent about faults. It translates all the while.
+    fn go_on(&self) -> Result<(), Unanswered>;
 
     /// Has the unit forget what it knows of the addresses of a domain.
     fn forget(&self, domain: u16) -> Result<(), Unanswered>;
@@ -94,7 +113,11 @@ pub(crate) trait Unit: Send + Sync {
     /// Switches all off that a unit does.
     fn switch_off(&self);
 
-    /// Adds tables of interrupts for what was added, in which there are none. `Err` without memory.
+    /// Whether it remaps interrupts now.
+    fn is_remapping(&self) -> bool;
+
+    /// Adds tables of interrupts for what was added, in which there are none, where none go on.
+    /// `Err` without memory.
     fn add_interrupts(&mut self) -> Result<(), ()>;
 
     /// Takes an entry for each line of a controller, and returns the first. `None` without memory.
@@ -102,6 +125,20 @@ pub(crate) trait Unit: Send + Sync {
 
     /// The table in which interrupts of a function have their entries.
     fn interrupts(&self, function: u16) -> Option<&InterruptTable>;
+
+    /// Empties all entries for interrupts that nobody has. The unit may remember them until it is
+    /// asked to forget.
+    fn clear_free_entries(&self);
+
+    /// The entry by which a sender interrupts; `None` if the unit cannot tell the CPU.
+    fn interrupt_entry(&self, sender: Sender, target: Target) -> Option<[u64; 2]>;
+
+    /// Has the unit forget what it knows of 2^`order` entries for interrupts of a sender; when it
+    /// returns, what it let through before has arrived.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    fn forget_interrupts(&self, sender: Sender, first: u16, order: u8) -> Result<(), Unanswered>;
 
     /// Sets 2^`order` entries for interrupts of a sender; when it returns, the unit acts by them,
     /// and what it let through before has arrived. `target` says of each number what it is.
@@ -114,10 +151,23 @@ pub(crate) trait Unit: Send + Sync {
         first: u16,
         order: u8,
         target: &dyn Fn(u16) -> Option<Target>,
-    ) -> Result<(), Unanswered>;
+    ) -> Result<(), Unanswered> {
+        if let Some(table) = self.interrupts(sender.number) {
+            let is_coherent = self.abilities().is_coherent;
+            for number in 0..1 << order {
+                let entry = target(number).and_then(|to| self.interrupt_entry(sender, to));
+                table.set(first + number, entry.unwrap_or(ABSENT), is_coherent);
+            }
+        }
+        self.forget_interrupts(sender, first, order)
+    }
 
     /// The message that names an entry; those behind have the same address, and numbers in a row.
     fn message(&self, first: u16) -> Message;
+
+    /// The entry that messages to an address name first; `None` if that is no address of a
+    /// [message](Self::message).
+    fn message_entry(&self, address: u64) -> Option<u16>;
 
     /// The word by which a controller of lines names the entry of a vector.
     fn line(&self, index: u16, vector: u8) -> u64;
@@ -146,11 +196,26 @@ pub(crate) fn wait(is_so: impl Fn() -> bool) -> bool {
         })
 }
 
+/// A block of zeroes that a unit reads or writes.
+pub(crate) fn block(bytes: usize) -> Option<DmaBlock> {
+    let block = DmaBlock::for_unit(bytes)?;
+    block.write_back(0, bytes);
+    Some(block)
+}
+
 /// A page of zeroes that a unit reads or writes.
 pub(crate) fn page() -> Option<DmaBlock> {
-    let page = DmaBlock::zeroed(PAGE)?;
-    page.write_back(0, PAGE);
-    Some(page)
+    block(PAGE)
+}
+
+/// A page that a unit read or wrote of a kernel before this one, as it is.
+pub(crate) fn page_of_before(at: u64) -> Option<DmaBlock> {
+    DmaBlock::taken_over(at, PAGE)
+}
+
+/// Loads an entry of two words.
+pub(crate) fn load(table: &DmaBlock, offset: usize) -> [u64; 2] {
+    [offset, offset + 8].map(|at| table.load64(at).expect("an entry is in its table"))
 }
 
 /// Stores a word so that a unit sees it.
@@ -230,6 +295,9 @@ impl Queue {
     }
 }
 
+/// An entry that interrupts nobody.
+const ABSENT: [u64; 2] = [0; 2];
+
 /// A table of interrupts, of 16 bytes each.
 pub(crate) struct InterruptTable {
     pub(crate) table: DmaBlock,
@@ -242,8 +310,16 @@ impl InterruptTable {
 
     /// A table with so many entries, a multiple of 64; `None` without memory.
     pub(crate) fn new(entries: usize) -> Option<Self> {
-        let table = DmaBlock::zeroed(entries * Self::ENTRY)?;
-        table.write_back(0, table.bytes());
+        Self::of(block(entries * Self::ENTRY)?, entries)
+    }
+
+    /// The table at an address of a kernel before this one, as it is; nobody has its entries.
+    /// `None` if it is none, or without memory.
+    pub(crate) fn taken_over(at: u64, entries: usize) -> Option<Self> {
+        Self::of(DmaBlock::taken_over(at, entries * Self::ENTRY)?, entries)
+    }
+
+    fn of(table: DmaBlock, entries: usize) -> Option<Self> {
         let mut used = Vec::new();
         used.try_reserve_exact(entries / 64).ok()?;
         used.resize(entries / 64, 0);
@@ -272,10 +348,31 @@ impl InterruptTable {
         Some(first)
     }
 
-    /// Takes these entries, which nobody has.
-    pub(crate) fn take_at(&self, first: u16, order: u8) {
+    /// Takes these entries, 2^`order` of them; false if there are not such, or somebody has one.
+    pub(crate) fn take_at(&self, first: u16, order: u8) -> bool {
         let (word, bits) = Self::bits(first, order);
-        self.used.lock()[word] |= bits;
+        let mut used = self.used.lock();
+        let used = used.get_mut(word).filter(|used| **used & bits == 0);
+        let is_place = first.is_multiple_of(1 << order);
+        used.filter(|_| is_place)
+            .map(|used| *used |= bits)
+            .is_some()
+    }
+
+    /// Empties all entries that nobody has.
+    pub(crate) fn clear_free(&self, is_coherent: bool) {
+        let used = self.used.lock();
+        for index in (0..used.len() * 64).filter(|index| used[index / 64] >> (index % 64) & 1 == 0)
+        {
+            if self.entry(index as u16) != ABSENT {
+                self.set(index as u16, ABSENT, is_coherent);
+            }
+        }
+    }
+
+    /// An entry.
+    pub(crate) fn entry(&self, index: u16) -> [u64; 2] {
+        load(&self.table, usize::from(index) * Self::ENTRY)
     }
 
     /// Gives entries back that were taken.

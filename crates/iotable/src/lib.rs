@@ -209,6 +209,69 @@ pub fn unmap(tables: &mut impl Tables, root: u64, geometry: Geometry, at: u64) {
     }
 }
 
+/// A look at tables that are there already.
+pub trait Walk {
+    /// There is a table at this address: before anything of it is loaded. False ends the walk.
+    fn enter(&mut self, table: u64) -> bool;
+
+    /// The entry of a table that was [entered](Self::enter).
+    fn load(&self, table: u64, index: usize) -> u64;
+
+    /// A granule of devices' addresses, `at`, stands for one of the machine's. False ends the walk.
+    fn granule(&mut self, at: u64, phys: u64) -> bool;
+}
+
+/// Walks tables, ascending by addresses of devices. False if the walk was ended, or the tables are
+/// none that [`map`] and [`unmap`] make.
+pub fn walk(walk: &mut impl Walk, root: u64, geometry: Geometry) -> bool {
+    walk_below(walk, root, geometry, geometry.levels(), 0)
+}
+
+fn walk_below(
+    walk: &mut impl Walk,
+    table: u64,
+    geometry: Geometry,
+    level: u32,
+    start: u64,
+) -> bool {
+    if !walk.enter(table) {
+        return false;
+    }
+    (0..512).all(|index| {
+        let entry = walk.load(table, index);
+        let at = start + ((index as u64) << (12 + 9 * (level - 1)));
+        let phys = entry & ADDRESS;
+        match geometry.format {
+            _ if entry == 0 => true,
+            format if level == 2 && geometry.large_pages => {
+                let is_large = entry == format.memory(2, phys) && phys.is_multiple_of(GRANULE);
+                is_large && walk.granule(at, phys)
+            }
+            format if entry != format.table(level, phys) => false,
+            _ if level > 2 => walk_below(walk, phys, geometry, level - 1, at),
+            format => walk_pages(walk, format, phys, at),
+        }
+    })
+}
+
+/// Walks a table of pages, which all are there, in a row, or none is.
+fn walk_pages(walk: &mut impl Walk, format: Format, table: u64, at: u64) -> bool {
+    if !walk.enter(table) {
+        return false;
+    }
+    let first = walk.load(table, 0);
+    let is_row = (0..512).all(|page| {
+        let step = if first == 0 { 0 } else { page as u64 * PAGE };
+        walk.load(table, page) == first.wrapping_add(step)
+    });
+    if first == 0 {
+        return is_row;
+    }
+    let phys = first & ADDRESS;
+    let is_granule = first == format.memory(1, phys) && phys.is_multiple_of(GRANULE);
+    is_row && is_granule && walk.granule(at, phys)
+}
+
 /// Address of the machine that an address stands for, as the unit finds it; `None` if for none.
 pub fn translate(tables: &impl Tables, root: u64, geometry: Geometry, at: u64) -> Option<u64> {
     if at >= geometry.end() {
@@ -326,6 +389,70 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// A walk that tells what it comes by.
+    struct Seen<'a> {
+        memory: &'a Memory,
+        tables: Vec<u64>,
+        granules: Vec<(u64, u64)>,
+    }
+
+    impl Walk for Seen<'_> {
+        fn enter(&mut self, table: u64) -> bool {
+            let is_new = !self.tables.contains(&table);
+            self.tables.push(table);
+            is_new && self.memory.tables.contains_key(&table)
+        }
+        fn load(&self, table: u64, index: usize) -> u64 {
+            self.memory.load(table, index)
+        }
+        fn granule(&mut self, at: u64, phys: u64) -> bool {
+            self.granules.push((at, phys));
+            true
+        }
+    }
+
+    fn seen(memory: &Memory, root: u64, geometry: Geometry) -> Option<Seen<'_>> {
+        let mut seen = Seen {
+            memory,
+            tables: Vec::new(),
+            granules: Vec::new(),
+        };
+        walk(&mut seen, root, geometry).then_some(seen)
+    }
+
+    proptest! {
+        /// A walk comes by each table once, and by what is mapped and nothing else, ascending; any
+        /// bit of any entry that is turned is seen.
+        #[test]
+        fn a_walk_sees_what_is_mapped(
+            geometry in geometry(),
+            steps in proptest::collection::vec((any::<bool>(), 0..4_u64, 0..4_u64, 1..64_u64), 1..20),
+            (which, index, bit) in (any::<usize>(), 0..512_usize, 0..64),
+        ) {
+            let (mut memory, root) = Memory::new(100);
+            let mut set = BTreeMap::new();
+            for (maps, high, low, phys) in steps {
+                let start = high * (geometry.end() / 5);
+                let at = start - start % GRANULE + low * GRANULE;
+                if maps {
+                    map(&mut memory, root, geometry, at, phys * GRANULE).unwrap();
+                    set.insert(at, phys * GRANULE);
+                } else {
+                    unmap(&mut memory, root, geometry, at);
+                    set.remove(&at);
+                }
+            }
+            let found = seen(&memory, root, geometry).unwrap();
+            prop_assert_eq!(&found.granules, &set.into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(found.tables.len(), memory.tables.len());
+            let granules = found.granules;
+            let tables: Vec<u64> = memory.tables.keys().copied().collect();
+            memory.tables.get_mut(&tables[which % tables.len()]).unwrap()[index] ^= 1_u64 << bit;
+            let other = seen(&memory, root, geometry);
+            prop_assert!(other.is_none_or(|other| other.granules != granules));
         }
     }
 

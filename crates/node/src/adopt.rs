@@ -22,6 +22,9 @@ pub(crate) fn adopt(boot: &BootToken) {
         table.next_id = table.next_id.max(last.saturating_add(1));
     }
     peers::adopt();
+    if partition::restarts() > 0 {
+        devices::settle();
+    }
 }
 
 #[inline(never)]
@@ -40,6 +43,9 @@ fn adopt_one(adopted: Adopted) {
     status.mem = partition.memory_bytes();
     (status.created_ns, status.started_ns) = (note.created_ns, note.started_ns);
     adopt_devices(&mut partition, &functions, &mut status);
+    if misfit.is_none() && !partition.functions_agree() {
+        misfit = Some("the IOMMU does not have its devices as it was told");
+    }
     let label = label_of(&note.label, id);
     let names = Names::from_command_line(partition.named()).unwrap_or_else(|| {
         misfit = misfit.or(Some("the names of its peers do not hold"));

@@ -20,6 +20,8 @@ pub(crate) fn watch() {
     let Ok(faults) = DmaFaults::new() else {
         return;
     };
+    // Of what was refused while there was no supervisor its units do not tell again.
+    faults.take(|fault| note(&fault));
     loop {
         faults.wait();
         faults.take(|fault| note(&fault));

@@ -4,6 +4,7 @@
 use iotable::Geometry;
 
 const PRESENT: u64 = 1;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Type of translation: requests that the function says to be translated are refused.
 const TRANSLATE: u64 = 0 << 2;
 /// Type of translation: none; what a function asks for is an address of the machine.
@@ -18,6 +19,17 @@ impl RootEntry {
     #[must_use]
     pub const fn of(table: u64) -> Self {
         Self([table | PRESENT, 0])
+    }
+
+    /// Address of the table, if this is an entry as [`Self::of`] makes it.
+    #[must_use]
+    pub const fn table(self) -> Option<u64> {
+        let Self([first, second]) = self;
+        if first & !ADDRESS == PRESENT && second == 0 {
+            Some(first & ADDRESS)
+        } else {
+            None
+        }
     }
 }
 
@@ -37,6 +49,19 @@ impl ContextEntry {
             root | TRANSLATE | PRESENT,
             (domain as u64) << 8 | (geometry.levels() as u64 - 2),
         ])
+    }
+
+    /// The domain and the root of its tables, if this is an entry as [`Self::translated`] makes it.
+    #[must_use]
+    pub const fn domain(self, geometry: Geometry) -> Option<(u16, u64)> {
+        let Self([first, second]) = self;
+        let (domain, root) = ((second >> 8) as u16, first & ADDRESS);
+        let Self([like_first, like_second]) = Self::translated(domain, root, geometry);
+        if first == like_first && second == like_second {
+            Some((domain, root))
+        } else {
+            None
+        }
     }
 
     /// The function reaches all memory of the machine. The width has to be the largest that the
@@ -73,6 +98,23 @@ mod tests {
             [0x8001, 0x702]
         );
         assert_eq!(ContextEntry::passed(1, false).0, [0x9, 0x101]);
+        let translated = ContextEntry::translated(7, 0x8000, geometry);
+        assert_eq!(translated.domain(geometry), Some((7, 0x8000)));
+        for bit in (0..12).chain(52..64) {
+            let ContextEntry([first, second]) = translated;
+            let other = ContextEntry([first ^ 1 << bit, second]);
+            assert_eq!(other.domain(geometry), None, "{bit}");
+        }
+        for bit in (0..8).chain(24..64) {
+            let ContextEntry([first, second]) = translated;
+            let other = ContextEntry([first, second ^ 1 << bit]);
+            assert_eq!(other.domain(geometry), None, "{bit}");
+        }
+        assert_eq!(ContextEntry::passed(1, true).domain(geometry), None);
+        assert_eq!(RootEntry::of(0x5000).table(), Some(0x5000));
+        for other in [[0x5000, 0], [0x5003, 0], [0x5001, 1], [1 << 63 | 1, 0]] {
+            assert_eq!(RootEntry(other).table(), None);
+        }
         assert_eq!(ContextEntry::BLOCKED.0[0] & PRESENT, 0);
         assert_eq!(ContextEntry::place(0xff), 4080);
     }

@@ -91,6 +91,18 @@ pub const fn interrupt_message(first: u16) -> u64 {
     MESSAGES | NAMES_ENTRY | ADDS_DATA | (first as u64 & 0x7fff) << 5 | (first as u64 >> 15) << 2
 }
 
+/// The entry that messages to an address name first; `None` if that is no address of
+/// [`interrupt_message`].
+#[must_use]
+pub const fn message_entry(address: u64) -> Option<u16> {
+    let first = (address >> 5 & 0x7fff | (address >> 2 & 1) << 15) as u16;
+    if interrupt_message(first) == address {
+        Some(first)
+    } else {
+        None
+    }
+}
+
 /// The word by which an interrupt controller for lines names an entry, whose vector it repeats; how
 /// the line is triggered comes beside that (5.1.5.1).
 #[must_use]
@@ -144,6 +156,12 @@ mod tests {
         assert_eq!(interrupt_message(0), 0xfee0_0018);
         assert_eq!(interrupt_message(0x12), 0xfee0_0258);
         assert_eq!(interrupt_message(0x8001), 0xfee0_003c);
+        for first in [0, 0x12, 0x7fff, 0x8000, 0xffff] {
+            assert_eq!(message_entry(interrupt_message(first)), Some(first));
+        }
+        for address in [0, 0xfee0_0000, 0xfee0_0010, 0xfee0_0019, 0x1_fee0_0018] {
+            assert_eq!(message_entry(address), None);
+        }
         assert_eq!(interrupt_line(5, 0x34), 0xb_0000_0000_0034);
         assert_eq!(interrupt_line(0x8000, 0x34), 0x1_0000_0000_0834);
         assert_eq!(interrupt_table(0x7_0000, true), 0x7_080b);

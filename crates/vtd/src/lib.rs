@@ -24,7 +24,7 @@ pub use context::{ContextEntry, RootEntry};
 pub use fault::{FAULT_BYTES, Fault};
 pub use interrupt::{
     Interrupt, InterruptEntry, Source, TABLE_ORDER as INTERRUPT_TABLE_ORDER, interrupt_line,
-    interrupt_message, interrupt_table,
+    interrupt_message, interrupt_table, message_entry,
 };
 pub use queue::{Descriptor, ENTRIES as QUEUE_ENTRIES};
 pub use registers::{Abilities, Command, FaultEvent, Unable, offset, status};

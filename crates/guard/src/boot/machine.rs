@@ -241,9 +241,7 @@ fn kept_boot() -> keep::Boot {
 /// Has room for the notes of a supervisor that is to start again in place, where that is possible.
 fn reserve_notes(descriptor: &mut Descriptor, places: &Places) {
     let segments = places.config_windows.iter().map(|window| window.segment);
-    if places.remapping.is_some() {
-        early!("supervisor_panic=restart: not where an IOMMU confines devices");
-    } else if segments.max().unwrap_or(0) > 0 {
+    if segments.max().unwrap_or(0) > 0 {
         early!("supervisor_panic=restart: not with more than one segment of PCI");
     } else if !keep::reserve(descriptor, early::lowest_free) {
         early!("supervisor_panic=restart: no memory for what is to be kept");

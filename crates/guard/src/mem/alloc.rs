@@ -29,7 +29,7 @@ use crate::cpu::CpuId;
 use crate::irq::Hook;
 
 /// Order of a block of one granule.
-pub(super) const GRANULE_ORDER: u8 = frames::AREA_ORDER;
+pub(crate) const GRANULE_ORDER: u8 = frames::AREA_ORDER;
 /// Order of the largest blocks: 1 GiB.
 pub(super) const MAX_ORDER: u8 = frames::MAX_ORDER;
 /// Pages are zeroed ahead, and large pages made, only while more than this part of memory is free:
@@ -637,7 +637,7 @@ fn open(first: Frame) {
 ///
 /// # Safety
 /// As for [`donate`], but for the direct map.
-pub(super) unsafe fn adopt_granule(first: Frame) -> Block {
+pub(crate) unsafe fn adopt_granule(first: Frame) -> Block {
     open(first);
     Block {
         first,

@@ -243,7 +243,7 @@ pub fn adopt_all(_: &BootToken, mut each: impl FnMut(Adopted)) -> u32 {
     owners
         .filter_map(|owner| match owner {
             Owner::Instance(id) => Some(id),
-            Owner::Supervisor | Owner::Unknown => None,
+            Owner::Supervisor | Owner::Units | Owner::Unknown => None,
         })
         .fold(last, u32::max)
 }
@@ -302,10 +302,10 @@ pub fn restarts() -> u64 {
 /// Keeps what has an owner that is no instance from everybody.
 fn quarantine_rest(notes: &Keep<'static>) {
     let mut firsts = Vec::new();
-    let held = (0..notes.granules()).filter(|granule| {
-        let owner = notes.granule(*granule);
-        let is_known = matches!(owner, Owner::Instance(id) if is_recorded(notes, id));
-        owner != Owner::Supervisor && !is_known
+    let held = (0..notes.granules()).filter(|granule| match notes.granule(*granule) {
+        Owner::Supervisor | Owner::Units => false,
+        Owner::Instance(id) => !is_recorded(notes, id),
+        Owner::Unknown => true,
     });
     for granule in held {
         let first = Frame(granule * GRANULE_FRAMES);

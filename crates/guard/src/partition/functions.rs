@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use abi::descriptor::{Descriptor, MemRange};
+use abi::descriptor::{Descriptor, FLAG_FRAME_ADDRESSES, MemRange};
 use abi::layout::PAGE_SIZE;
 use abi::live::{self, Entry, Holdings, Refusal};
 
@@ -50,6 +50,9 @@ pub unsafe trait Function: Send {
 
     /// The domain that confines it; `None` if nothing does.
     fn domain(&self) -> Option<&dyn Domain>;
+
+    /// Whether the messages that its place tells, if it tells such, go to the CPU of this APIC id.
+    fn is_led(&self, apic_id: u32) -> bool;
 }
 
 /// Memory that confined functions reach, by addresses of their own. It is the crate `iommu` that
@@ -73,6 +76,10 @@ pub unsafe trait Domain: Send {
     /// Has addresses stand for nothing. False if it is not proven that functions know that; then it
     /// may be tried again.
     fn unmap(&self, at: u64, bytes: u64) -> bool;
+
+    /// Whether addresses stand for what these runs say, ascending, and for nothing else: address,
+    /// memory and bytes of each.
+    fn maps_only(&self, runs: &mut dyn Iterator<Item = (u64, u64, u64)>) -> bool;
 }
 
 /// Functions of an instance, by number.
@@ -297,6 +304,30 @@ impl Partition {
         let room = quarantine::Room::take();
         let is_added = room.is_some_and(|room| self.functions.add(function, room));
         assert!(is_added, "no memory to adopt a function");
+    }
+
+    /// Whether all functions that were taken over reach the instance's memory and nothing else, by
+    /// the addresses that it uses, and interrupt its first CPU, as it was told; or are confined by
+    /// nothing, and it knows that.
+    #[must_use]
+    pub fn functions_agree(&self) -> bool {
+        let all = &self.functions.0;
+        let id = |domain: Option<&dyn Domain>| domain.map(Domain::id);
+        let domain = self.functions.domain();
+        let Some(first) = self.cpus.first().filter(|_| !all.is_empty()) else {
+            return true;
+        };
+        let are_alike = all.iter().all(|given| {
+            let function = &given.function;
+            id(function.domain()) == id(domain) && function.is_led(first.apic_id)
+        });
+        let is_told = self.staged.has(FLAG_FRAME_ADDRESSES) == domain.is_some();
+        let runs = self.granules().runs_of(0..u64::MAX);
+        let mut runs = runs.map(|run| {
+            let bytes = run.count * PAGE_SIZE as u64;
+            (device::by_number(run.first), phys::of(run.at).0, bytes)
+        });
+        are_alike && is_told && domain.is_none_or(|domain| domain.maps_only(&mut runs))
     }
 
     /// Checks what the first epoch would be, as the instance will.

@@ -131,7 +131,7 @@ fn take_stock(all: &mut Cpus) {
     let kept = |slot: usize| match keep::notes().map(|notes| notes.cpu(slot)) {
         None | Some(keep::Owner::Supervisor) => None,
         Some(keep::Owner::Instance(id)) => Some(Owner::Instance(id)),
-        Some(keep::Owner::Unknown) => Some(Owner::Quarantine),
+        Some(keep::Owner::Units | keep::Owner::Unknown) => Some(Owner::Quarantine),
     };
     smp::wait_parked((own..smp::machine_cpus()).filter(|slot| kept(*slot).is_none()));
     let levels = cpu::levels();

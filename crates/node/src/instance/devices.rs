@@ -98,14 +98,17 @@ fn function(number: u32) -> Option<&'static PciDevice> {
 /// When one of them is not found, since nobody could say that it reaches no memory; when there is
 /// no memory.
 pub(crate) fn adopt(partition: &mut Partition, numbers: &[u32], status: &mut Status) {
+    let mut domain = None;
     for number in numbers {
         let device = function(*number).expect("a function of an instance is not found");
         // If it is another one's by now, this one has nobody who runs.
-        let Some(given) = device.adopt(partition.id()) else {
+        let Some(given) = device.adopt(partition.id(), &mut domain) else {
             continue;
         };
+        if !given.is_confined() {
+            status.device_flags |= dev::DEVICE_UNSAFE_DMA;
+        }
         partition.adopt_function(Box::new(given));
-        status.device_flags |= dev::DEVICE_UNSAFE_DMA;
         if let Some(place) = status.devices.get_mut(status.device_count as usize) {
             *place = *number;
             status.device_count += 1;

@@ -24,13 +24,13 @@ const ENDS: &str = include_str!("../../../../tests/cases/iommu-ends.cases");
 
 /// Memory of the machine, for QEMU and in bytes.
 const MEMORY: (&str, u64) = ("2G", 2 << 30);
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 /// A card that goes by the unit. (A disk would have firmware take memory that the archive lies
 /// in.)
 const CARD: &str = "virtio-net-pci,netdev=net,romfile=,iommu_platform=on";
 const OTHER_DISK: &str = "nvme,serial=other,drive=other";
 /// Bytes of the disk.
-const DISK: usize = 32 << 20;
+pub(super) const DISK: usize = 32 << 20;
 /// Pages of the disk that stray transfers are made of: those of the cases.
 const STRAY_PAGES: [u64; 5] = [1024, 1536, 2048, 2560, 3584];
 /// Pages of the disk that instances read while they end.
@@ -190,14 +190,13 @@ fn content(page: u64) -> Vec<u8> {
 }
 
 /// A disk all of whose pages are told by their content.
-fn write_disk(path: &Path) -> Result<()> {
+pub(super) fn write_disk(path: &Path) -> Result<()> {
     let pages = (0..(DISK / PAGE) as u64).flat_map(content);
     Ok(fs::write(path, pages.collect::<Vec<u8>>())?)
 }
 
-/// Has the machine's memory be a file of the host's, and adds the controller with its disk, and
-/// what else is said of that.
-fn attach(kind: &Kind, hardware: &mut Hardware, memory: &Path, disk: &Path, more: &str) {
+/// Has the machine's memory be a file of the host's.
+pub(super) fn keep_memory(hardware: &mut Hardware, memory: &Path) {
     let (size, _) = MEMORY;
     hardware.memory = size.into();
     let backend = format!(
@@ -206,6 +205,11 @@ fn attach(kind: &Kind, hardware: &mut Hardware, memory: &Path, disk: &Path, more
     );
     let arguments = ["-object", &backend, "-machine", "memory-backend=ram"];
     (hardware.extra).extend(arguments.iter().map(OsString::from));
+}
+
+/// Does so, and adds the controller with its disk, and what else is said of that.
+fn attach(kind: &Kind, hardware: &mut Hardware, memory: &Path, disk: &Path, more: &str) {
+    keep_memory(hardware, memory);
     let drive = format!("if=none,id=nvme,format=raw,file={}{more}", disk.display());
     (hardware.extra).extend(["-drive", &drive].map(OsString::from));
     kind.add(hardware, 0, "nvme,serial=rock,drive=nvme");
@@ -357,7 +361,7 @@ fn check_unwritten(disk: &Path, memory: &Path) -> Result<String> {
 }
 
 /// Looks at all of the machine's memory for pages of the disk.
-fn find_none(memory: &Path, pages: impl Iterator<Item = u64>) -> Result<String> {
+pub(super) fn find_none(memory: &Path, pages: impl Iterator<Item = u64>) -> Result<String> {
     let mut file = File::open(memory)?;
     let heads: HashSet<Vec<u8>> = pages.map(|page| content(page)[..HEAD].to_vec()).collect();
     let mut chunk = vec![0; 1 << 20];

@@ -301,6 +301,11 @@ pub fn tests() -> Vec<Test> {
             run: supervisor::devices,
         },
         Test {
+            name: "machine/restart-iommu",
+            place: SkerryMachine,
+            run: supervisor::confined,
+        },
+        Test {
             name: "long/restarts",
             place: SkerryMachine,
             run: supervisor::hundred,

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::devices;
 use super::json::{self, Resources};
+use super::{devices, iommu};
 use crate::build;
 use crate::cleanup::Directory;
-use crate::qemu::Hardware;
+use crate::qemu::{Hardware, Iommu};
 use crate::test::{Check, Setting};
 
 /// First process of all machines here.
@@ -22,6 +22,8 @@ const TIES: &str = include_str!("../../../../tests/cases/supervisor-ties.sh");
 const FAULTS: &str = include_str!("../../../../tests/cases/supervisor-faults.sh");
 /// First process of a machine whose instances have disks.
 const DEVICES: &str = include_str!("../../../../tests/cases/supervisor-devices.sh");
+/// First process of a machine whose instances have disks that an IOMMU confines.
+const CONFINED: &str = include_str!("../../../../tests/cases/supervisor-iommu.sh");
 /// First process of a machine whose supervisor panics a hundred times.
 const HUNDRED: &str = include_str!("../../../../tests/cases/supervisor-hundred.sh");
 /// First process of a supervisor that panics at once, as the first line's `HOW` says.
@@ -338,6 +340,75 @@ pub fn devices(setting: &Setting) -> Result<Vec<Check>> {
                 &|| said.is(5, "again", "whole"),
                 &|| said.same((0, "before"), (5, "free")),
             ]),
+        ),
+    ])
+}
+
+/// Panics under instances whose disks an IOMMU confines, and transfer meanwhile.
+pub fn confined(setting: &Setting) -> Result<Vec<Check>> {
+    let words = "supervisor_panic=restart supervisor_cpus=2 pci.hide=01:00.0,02:00.0";
+    let images = Directory::create()?;
+    let memory = images.join("memory");
+    let disks = ["one", "two", "own"].map(|name| images.join(name));
+    let [one, two, own] = &disks;
+    iommu::write_disk(two)?;
+    for disk in [one, own] {
+        fs::write(disk, vec![0; iommu::DISK])?;
+    }
+    let log = run_on(setting, ("iommu", 15), words, CONFINED, |hardware| {
+        hardware.iommu = Some(Iommu::Intel);
+        iommu::keep_memory(hardware, &memory);
+        for (bus, disk) in (1..).zip(&disks) {
+            let id = format!("disk{bus}");
+            devices::drive(hardware, &id, disk);
+            devices::behind_port(hardware, bus, &format!("nvme,serial={id},drive={id}"));
+        }
+    })?;
+    let said = Said(log);
+    let all = |results: &[&dyn Fn() -> Result<()>]| -> Result<String> {
+        results.iter().try_for_each(|result| result())?;
+        Ok(String::new())
+    };
+    Ok(vec![
+        Check::new(
+            "instances keep their disks, confined as before, and transfer without a fault meanwhile",
+            all(&[
+                &|| said.is(2, "devices", said.get(1, "devices")?),
+                &|| said.same((1, "resources"), (2, "resources")),
+                &|| said.is(2, "writes", "whole"),
+            ]),
+        ),
+        Check::new(
+            "what a disk is refused is counted for who has it, and for nobody else",
+            all(&[&|| said.is(2, "faults", "0")]),
+        ),
+        Check::new(
+            "the supervisor has its own disk again, and gives an instance's to nobody",
+            all(&[&|| said.is(2, "own", "mine"), &|| said.is(2, "taken", "1")]),
+        ),
+        Check::new(
+            "memory comes to an instance that was taken over, and leaves it, and its disk reaches it",
+            all(&[&|| said.is(2, "resized", "whole 0"), &|| {
+                said.is(2, "next", "whole")
+            }]),
+        ),
+        Check::new(
+            "panics in the middle of a start, a change and an end: the others go on",
+            all(&[
+                &|| said.is(3, "writes", "whole"),
+                &|| said.is(4, "names", "strays"),
+                &|| said.is(4, "writes", "whole"),
+                &|| said.is(5, "writes", "whole"),
+            ]),
+        ),
+        Check::new(
+            "everything is free at the end",
+            said.same((0, "before"), (5, "free"))
+                .map(|()| String::new()),
+        ),
+        Check::new(
+            "the host finds what the disk sent nowhere in the machine's memory",
+            iommu::find_none(&memory, 0..(iommu::DISK / iommu::PAGE) as u64),
         ),
     ])
 }
