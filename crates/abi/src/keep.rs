@@ -10,10 +10,12 @@
 //! One word of an owner, and one whole record, are the units that change at once.
 
 mod copies;
+mod flow;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use copies::Copies;
+pub use flow::{FLOWS, KeptFlow};
 
 use crate::descriptor::{LABEL_BYTES, MAX_CPUS};
 use crate::dev::{MAX_DEVICES, MAX_NETWORKS, MAX_PORTS, PROTOCOL_TCP, PROTOCOL_UDP, PublishedPort};
@@ -289,13 +291,14 @@ pub struct Keep<'a> {
     granules: &'a [AtomicU64],
     records: &'a [AtomicU64],
     networks: &'a [AtomicU64],
+    flows: &'a [AtomicU64],
 }
 
 impl<'a> Keep<'a> {
     /// Words that the notes take where so many granules of memory have a number.
     #[must_use]
     pub const fn words(granules: usize) -> usize {
-        2 + MAX_CPUS + RECORD * RECORDS + NETWORK * MAX_NETWORKS + granules
+        2 + MAX_CPUS + RECORD * RECORDS + NETWORK * MAX_NETWORKS + flow::WORDS * FLOWS + granules
     }
 
     /// The notes in words; `None` if there are fewer than notes take at least.
@@ -305,7 +308,8 @@ impl<'a> Keep<'a> {
         let (generation, words) = words.split_first()?;
         let (cpus, words) = words.split_at_checked(MAX_CPUS)?;
         let (records, words) = words.split_at_checked(RECORD * RECORDS)?;
-        let (networks, granules) = words.split_at_checked(NETWORK * MAX_NETWORKS)?;
+        let (networks, words) = words.split_at_checked(NETWORK * MAX_NETWORKS)?;
+        let (flows, granules) = words.split_at_checked(flow::WORDS * FLOWS)?;
         Some(Self {
             next_id,
             generation,
@@ -313,6 +317,7 @@ impl<'a> Keep<'a> {
             granules,
             records,
             networks,
+            flows,
         })
     }
 
@@ -322,6 +327,8 @@ impl<'a> Keep<'a> {
         owners.for_each(|word| word.store(Owner::word(0), Ordering::Relaxed));
         let records = self.records.iter().chain(self.networks);
         records.for_each(|word| word.store(0, Ordering::Relaxed));
+        let flows = self.flows.as_chunks().0;
+        flows.iter().for_each(flow::clear);
         self.note_id(0);
         self.note_generation(0);
     }
@@ -467,6 +474,25 @@ impl<'a> Keep<'a> {
                 copies.write(&[0; NETWORK_CONTENT]);
             }
         }
+    }
+
+    /// Notes a flow of address translation at a place, or that there is none: whoever looks while it
+    /// is written finds none. One writer at a time for each place; one that is not below [`FLOWS`]
+    /// is not noted.
+    pub fn note_flow(&self, place: u32, flow: Option<&KeptFlow>) {
+        if let Some(words) = self.flow_words(place) {
+            flow::write(words, place, flow);
+        }
+    }
+
+    /// The flow that is noted at a place. One that was half written, or written over, is none.
+    #[must_use]
+    pub fn flow(&self, place: u32) -> Option<KeptFlow> {
+        flow::read(self.flow_words(place)?, place)
+    }
+
+    fn flow_words(&self, place: u32) -> Option<&'a [AtomicU64; flow::WORDS]> {
+        self.flows.as_chunks().0.get(place as usize)
     }
 
     /// Whether an instance may have a PCI function reach memory.

@@ -21,6 +21,7 @@ pub(crate) fn adopt(boot: &BootToken) {
         let mut table = TABLE.lock();
         table.next_id = table.next_id.max(last.saturating_add(1));
     }
+    network::adopt_flows();
     peers::adopt();
     if partition::restarts() > 0 {
         devices::settle();

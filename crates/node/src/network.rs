@@ -5,6 +5,7 @@
 //! gives it to whom it is for. What the supervisor sends is given by the thread that sends it.
 //! Nobody here waits for an instance.
 
+mod flows;
 mod networks;
 
 use alloc::format;
@@ -18,6 +19,7 @@ use abi::dev::{self, NetworkCounters, PublishedPort, Status};
 use abi::errno::Errno;
 use abi::keep::KeptLease;
 use abi::network::{Subnet, mac_of};
+pub(crate) use flows::adopt_flows;
 use guard::partition::NetworkPages;
 use ip::nat::Protocol;
 use net::inet::Host;
@@ -43,6 +45,8 @@ static BRIDGE: Mutex<Bridge> = Mutex::new(Bridge {
     networks: Vec::new(),
     frame: Vec::new(),
 });
+/// Flag: what instances have sent waits until flows of the supervisor before this one go on.
+static IS_HELD: AtomicBool = AtomicBool::new(true);
 /// The host that the supervisor's programs have.
 static HOST: Once<Arc<Host>> = Once::new();
 
@@ -205,6 +209,7 @@ struct Bridge {
 /// Gives the bridge the host that its interface is to be of. Once.
 pub(crate) fn init(host: &Arc<Host>) {
     HOST.call_once(|| host.clone());
+    host.keep_journal(flows::note);
 }
 
 /// Has the thread look at what instances have sent. May be called by the handler of the doorbell.
@@ -337,7 +342,7 @@ fn serve() {
     let mut frames = Vec::new();
     loop {
         WAKE.wait();
-        while round(&mut frames) {}
+        while !IS_HELD.load(Ordering::Acquire) && round(&mut frames) {}
     }
 }
 

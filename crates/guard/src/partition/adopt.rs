@@ -15,7 +15,7 @@ use abi::descriptor::{self, CpuEntry, Descriptor, FLAG_GROUPS, FLAG_PEERS, LABEL
 use abi::dev::MAX_DEVICES;
 use abi::keep::{
     KEPT_CHANGING, KEPT_SHARES, KEPT_SINGLE_THREAD, KEPT_STOP_WHEN_HUNG, KEPT_UNWATCHED, Keep,
-    KeptLease, KeptNetwork, NO_FRAME, NO_FUNCTION, Owner, Record,
+    KeptFlow, KeptLease, KeptNetwork, NO_FRAME, NO_FUNCTION, Owner, Record,
 };
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE};
 use abi::live::{self, Answer, Entry, Live, Verdict};
@@ -286,6 +286,20 @@ pub fn forget_network(number: u32) {
 pub fn kept_networks() -> impl Iterator<Item = KeptNetwork> {
     let notes = keep::notes();
     notes.into_iter().flat_map(|notes| notes.networks())
+}
+
+/// Notes a flow of address translation at a place below [`abi::keep::FLOWS`], or that there is
+/// none; one call at a time.
+pub fn note_flow(place: u32, flow: Option<&KeptFlow>) {
+    if let Some(notes) = keep::notes() {
+        notes.note_flow(place, flow);
+    }
+}
+
+/// The flow that the supervisor before this one, or this one, has noted at a place.
+#[must_use]
+pub fn kept_flow(place: u32) -> Option<KeptFlow> {
+    keep::notes()?.flow(place)
 }
 
 /// The supervisor looks after its instances: should it panic now, that is the first time.

@@ -31,8 +31,8 @@ use abi::window::BadFrames;
 use abi::{Network, Window, live, messages, window};
 use adopt::KeptRecord;
 pub use adopt::{
-    Adopted, Note, adopt_all, forget_network, is_up, kept_networks, last_generation,
-    note_generation, note_last_id, note_network, restarts,
+    Adopted, Note, adopt_all, forget_network, is_up, kept_flow, kept_networks, last_generation,
+    note_flow, note_generation, note_last_id, note_network, restarts,
 };
 pub(crate) use adopt::{kept_functions, shared_frames};
 use arrayvec::ArrayVec;

@@ -6,6 +6,7 @@
 //! way.
 
 mod flows;
+mod journal;
 mod state;
 mod tuple;
 
@@ -16,6 +17,7 @@ use core::ops::RangeInclusive;
 
 use flows::{Flow, Flows};
 use hashbrown::HashMap;
+pub use journal::{Journal, NotedFlow};
 use state::Progress;
 pub use state::{Direction, State};
 pub use tuple::{Protocol, Tuple};
@@ -144,6 +146,8 @@ pub struct Nat<S> {
     outer: HashMap<(Protocol, SocketAddrV4), SocketAddrV4, S>,
     most_flows: usize,
     counts: Counts,
+    /// Writer of notes about flows, if somebody keeps them.
+    journal: Option<Journal>,
 }
 
 impl<S: BuildHasher + Clone> Nat<S> {
@@ -159,6 +163,7 @@ impl<S: BuildHasher + Clone> Nat<S> {
             outer: HashMap::with_hasher(hash),
             most_flows,
             counts: Counts::default(),
+            journal: None,
         }
     }
 
@@ -301,11 +306,15 @@ impl<S: BuildHasher + Clone> Nat<S> {
             self.end(number);
             return Ok(None);
         }
-        let (leaving, mut progress) = (flow.leaving(direction), flow.progress);
+        let (leaving, before) = (flow.leaving(direction), flow.progress);
+        let mut progress = before;
         if !progress.packet(arriving.protocol, direction, payload) {
             return Err(Malformed);
         }
         self.flows.advance(number, progress, now);
+        if (progress.state, progress.closing) != (before.state, before.closing) {
+            self.note(number);
+        }
         Ok(Some(leaving))
     }
 
@@ -359,7 +368,7 @@ impl<S: BuildHasher + Clone> Nat<S> {
         if inserted.is_err() && new.outer.is_some() {
             self.unmap((arriving.protocol, arriving.from, *from.ip()));
         }
-        inserted?;
+        self.note(inserted?);
         Ok(leaving)
     }
 
@@ -463,7 +472,9 @@ impl<S: BuildHasher + Clone> Nat<S> {
     }
 
     fn end(&mut self, number: flows::Number) {
-        if let Some(flow) = self.flows.remove(number)
+        let ended = self.flows.remove(number);
+        self.note(number);
+        if let Some(flow) = ended
             && flow.hides_source()
         {
             let outer = flow.leaving(Direction::Original).from;

@@ -39,6 +39,34 @@ impl State {
     /// How many states there are.
     pub const COUNT: usize = Self::Icmp as usize + 1;
 
+    /// All of them, in the order of their numbers.
+    pub(super) const ALL: [Self; Self::COUNT] = [
+        Self::SynSent,
+        Self::SynReceived,
+        Self::Established,
+        Self::FinWait,
+        Self::CloseWait,
+        Self::LastAck,
+        Self::TimeWait,
+        Self::Close,
+        Self::Unacknowledged,
+        Self::Udp,
+        Self::UdpStream,
+        Self::Icmp,
+    ];
+
+    /// The state of that number, if flows of the protocol have it.
+    #[must_use]
+    pub fn of(number: u8, protocol: Protocol) -> Option<Self> {
+        let state = Self::ALL.get(usize::from(number)).copied()?;
+        let is_of = match state {
+            Self::Udp | Self::UdpStream => protocol == Protocol::Udp,
+            Self::Icmp => protocol == Protocol::Icmp,
+            _ => protocol == Protocol::Tcp,
+        };
+        is_of.then_some(state)
+    }
+
     /// How long a flow is kept without packets.
     #[must_use]
     pub fn patience(self) -> Nanos {
@@ -115,12 +143,21 @@ impl Segment {
 pub(super) struct Progress {
     pub(super) state: State,
     /// The side that has sent a FIN first.
-    closing: Option<Direction>,
+    pub(super) closing: Option<Direction>,
     /// The last number that each side has acknowledged.
     acknowledged: [Option<u32>; 2],
 }
 
 impl Progress {
+    /// The progress of a flow of which no more is known than this.
+    pub(super) fn known(state: State, closing: Option<Direction>) -> Self {
+        Self {
+            state,
+            closing,
+            acknowledged: [None; 2],
+        }
+    }
+
     /// The progress of a flow that a packet begins; `None` if it begins none.
     pub(super) fn begin(arriving: Tuple, payload: &[u8]) -> Option<Self> {
         let (state, ack) = match arriving.protocol {

@@ -1,4 +1,5 @@
-use std::collections::HashMap as Model;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap as Model};
 use std::hash::RandomState;
 use std::vec;
 use std::vec::Vec;
@@ -175,7 +176,7 @@ fn check(nat: &Nat<RandomState>) {
     }
     let queued: usize = (State::SynSent as usize..State::COUNT)
         .map(|at| {
-            let state = ALL[at];
+            let state = State::ALL[at];
             let all: Vec<_> = nat.flows.in_state(state).collect();
             assert!(all.iter().all(|(_, flow)| flow.progress.state == state));
             assert!(all.is_sorted_by_key(|(_, flow)| flow.expires), "{state:?}");
@@ -184,21 +185,6 @@ fn check(nat: &Nat<RandomState>) {
         .sum();
     assert_eq!(queued, seen);
 }
-
-const ALL: [State; State::COUNT] = [
-    State::SynSent,
-    State::SynReceived,
-    State::Established,
-    State::FinWait,
-    State::CloseWait,
-    State::LastAck,
-    State::TimeWait,
-    State::Close,
-    State::Unacknowledged,
-    State::Udp,
-    State::UdpStream,
-    State::Icmp,
-];
 
 const FIN: u8 = 0x11;
 const SYN: u8 = 2;
@@ -710,4 +696,162 @@ proptest! {
             check(&nat);
         }
     }
+}
+
+thread_local! {
+    /// What the journal of this test has noted.
+    static NOTES: RefCell<BTreeMap<u32, NotedFlow>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+fn write_note(place: u32, flow: Option<&NotedFlow>) {
+    NOTES.with_borrow_mut(|notes| match flow {
+        Some(flow) => {
+            notes.insert(place, *flow);
+        }
+        None => {
+            notes.remove(&place);
+        }
+    });
+}
+
+/// A port of this host that leads to an inner host.
+fn published_port() -> Published {
+    Published {
+        protocol: Protocol::Tcp,
+        at: SocketAddrV4::new(OUTER, 8080),
+        to: inner(2, 80),
+        owner: 5,
+    }
+}
+
+/// A translation that notes its flows, of a hidden network with a published port.
+fn journalled(most_flows: usize) -> Nat<RandomState> {
+    let mut nat = nat(most_flows);
+    nat.publish(published_port()).unwrap();
+    nat.keep_journal(write_note);
+    nat
+}
+
+/// The flows of a translation: how their packets leave, and in which state they are.
+fn all_flows(nat: &Nat<RandomState>) -> Vec<(Tuple, Tuple, State, Option<u64>)> {
+    let flows = nat
+        .flows
+        .numbers()
+        .filter_map(|number| nat.flows.get(number));
+    let told = flows.map(|flow| {
+        let leaving = flow.leaving(Direction::Original);
+        (flow.arriving[0], leaving, flow.progress.state, flow.owner)
+    });
+    let mut all: Vec<_> = told.collect();
+    all.sort_by_key(|(arriving, ..)| *arriving);
+    all
+}
+
+/// Goes on with all that was noted, as somebody does who reads the notes in order.
+fn resume_all(nat: &mut Nat<RandomState>, is_there: impl Fn(Ipv4Addr) -> bool) {
+    let noted = NOTES.with_borrow(Clone::clone);
+    for (place, flow) in noted {
+        let resumed = nat.resume(0, &flow, &is_there);
+        assert!(resumed.is_none_or(|resumed| resumed <= place));
+        if resumed != Some(place) {
+            write_note(place, None);
+        }
+    }
+}
+
+proptest! {
+    /// Notes say at every moment what flows there are; a translation that goes on with them
+    /// translates as the one before, and notes the same.
+    #[test]
+    fn flows_go_on_in_the_next_translation(actions in prop::collection::vec(
+        (0..6u8, 1..4u8, 0..3u16, 1..4u8, prop::sample::select(vec![SYN, ACK, SYN_ACK, FIN, RST]), 0..90u64),
+        1..100,
+    )) {
+        NOTES.take();
+        let mut nat = journalled(40);
+        let mut now = 0;
+        for (action, host, port, far, flags, seconds) in actions {
+            let protocol = if port == 0 { Protocol::Udp } else { Protocol::Tcp };
+            let out = tuple(protocol, inner(host, 40_000 + port), remote(far, 53));
+            let visit = tuple(Protocol::Tcp, remote(far, 999), published_port().at);
+            let arriving = match action {
+                0 | 1 => out,
+                2 => visit,
+                3 => {
+                    let found = all_flows(&nat).into_iter().find(|flow| flow.0 == out);
+                    found.map_or(out, |(_, leaving, ..)| leaving.reversed())
+                }
+                4 => tuple(Protocol::Tcp, published_port().to, remote(far, 999)),
+                _ => {
+                    now += seconds * SECOND;
+                    continue;
+                }
+            };
+            pass(&mut nat, now, arriving, flags, (1, 1));
+            let noted = NOTES.with_borrow(|notes| {
+                let mut all: Vec<_> = notes.values().map(|flow| flow.arriving[0]).collect();
+                all.sort();
+                all
+            });
+            let flows = all_flows(&nat);
+            prop_assert_eq!(noted, flows.iter().map(|flow| flow.0).collect::<Vec<_>>());
+        }
+        let mut next = journalled(40);
+        resume_all(&mut next, |_| true);
+        check(&next);
+        prop_assert_eq!(all_flows(&next), all_flows(&nat));
+        // And a third one.
+        let mut third = journalled(40);
+        resume_all(&mut third, |_| true);
+        prop_assert_eq!(all_flows(&third), all_flows(&nat));
+    }
+}
+
+#[test]
+fn a_flow_that_makes_no_sense_does_not_go_on() {
+    NOTES.take();
+    let mut nat = journalled(40);
+    let out = tuple(Protocol::Tcp, inner(1, 40_000), remote(1, 80));
+    let visit = tuple(Protocol::Tcp, remote(2, 999), published_port().at);
+    let hairpin = tuple(Protocol::Tcp, inner(1, 50_000), published_port().at);
+    for arriving in [out, visit, hairpin] {
+        pass(&mut nat, 0, arriving, SYN, (1, 0)).unwrap();
+    }
+    let noted = NOTES.take();
+    assert_eq!(noted.len(), 3);
+    let (out, visit) = (noted[&0], noted[&1]);
+    let resumed = |nat: &mut Nat<RandomState>, flow: &NotedFlow| nat.resume(0, flow, |_| true);
+    // Twice, and with an end that stands for another one.
+    let mut next = journalled(40);
+    assert_eq!(resumed(&mut next, &out), Some(0));
+    assert_eq!(resumed(&mut next, &out), None);
+    let mut other = out;
+    other.arriving[0].from = inner(3, 40_000);
+    other.arriving[1].from = remote(3, 80);
+    assert_eq!(resumed(&mut next, &other), None);
+    check(&next);
+    // An end has one port.
+    let mut two_ports = out;
+    two_ports.arriving[0].to = remote(4, 80);
+    two_ports.arriving[1].from = remote(4, 80);
+    two_ports.arriving[1].to.set_port(40_001);
+    assert_eq!(resumed(&mut next, &two_ports), None);
+    check(&next);
+    // Nobody is there, or not hidden, or not published, or elsewhere; there is no room.
+    assert_eq!(next.resume(0, &visit, |_| false), None);
+    let mut bare = Nat::new(RandomState::new(), 40);
+    assert_eq!(resumed(&mut bare, &out), None);
+    assert_eq!(resumed(&mut bare, &visit), None);
+    let mut elsewhere = visit;
+    elsewhere.arriving[1].from = inner(9, 80);
+    assert_eq!(resumed(&mut next, &elsewhere), None);
+    let mut state = visit;
+    state.state = State::Udp;
+    assert_eq!(resumed(&mut next, &state), None);
+    let mut plain = out;
+    plain.arriving[1].to = plain.arriving[0].from;
+    assert_eq!(resumed(&mut journalled(40), &plain), None);
+    assert_eq!(resumed(&mut journalled(0), &out), None);
+    check(&next);
+    assert_eq!(next.flows(), 1);
 }

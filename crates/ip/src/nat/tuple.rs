@@ -42,7 +42,7 @@ impl Protocol {
 
 /// Two ends of a conversation, as a packet has them. The number of an echo stands for the port of
 /// the one who asks; the other one's is 0.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tuple {
     /// Protocol.
     pub protocol: Protocol,

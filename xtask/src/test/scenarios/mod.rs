@@ -306,6 +306,11 @@ pub fn tests() -> Vec<Test> {
             run: supervisor::confined,
         },
         Test {
+            name: "machine/restart-nat",
+            place: SkerryMachine,
+            run: supervisor::nat,
+        },
+        Test {
             name: "long/restarts",
             place: SkerryMachine,
             run: supervisor::hundred,

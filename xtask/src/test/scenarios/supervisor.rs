@@ -2,7 +2,11 @@
 //! (`docs/supervisor-restart.md`).
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +28,8 @@ const FAULTS: &str = include_str!("../../../../tests/cases/supervisor-faults.sh"
 const DEVICES: &str = include_str!("../../../../tests/cases/supervisor-devices.sh");
 /// First process of a machine whose instances have disks that an IOMMU confines.
 const CONFINED: &str = include_str!("../../../../tests/cases/supervisor-iommu.sh");
+/// First process of a machine whose instances talk to the host by their supervisor's address.
+const NAT: &str = include_str!("../../../../tests/cases/supervisor-nat.sh");
 /// First process of a machine whose supervisor panics a hundred times.
 const HUNDRED: &str = include_str!("../../../../tests/cases/supervisor-hundred.sh");
 /// First process of a supervisor that panics at once, as the first line's `HOW` says.
@@ -409,6 +415,86 @@ pub fn confined(setting: &Setting) -> Result<Vec<Check>> {
         Check::new(
             "the host finds what the disk sent nowhere in the machine's memory",
             iommu::find_none(&memory, 0..(iommu::DISK / iommu::PAGE) as u64),
+        ),
+    ])
+}
+
+/// A conversation of the host's with an instance: the number that was echoed last, and why it has
+/// ended, if it has.
+#[derive(Clone, Default)]
+struct Talk(Arc<Mutex<(u64, Option<String>)>>);
+
+impl Talk {
+    /// Sends numbers, each when the one before has come back, until the connection ends.
+    fn go_on(&self, stream: TcpStream) {
+        let echo = || -> Result<()> {
+            let mut writer = stream.try_clone()?;
+            let mut lines = BufReader::new(stream).lines();
+            for number in 1_u64.. {
+                writeln!(writer, "{number}")?;
+                let line = lines.next().context("the connection was closed")??;
+                ensure!(line == number.to_string(), "{line} after {number} was sent");
+                self.0.lock().unwrap().0 = number;
+                thread::sleep(Duration::from_millis(20));
+            }
+            Ok(())
+        };
+        let ended = echo().err().map(|error| format!("{error:#}"));
+        self.0.lock().unwrap().1 = ended;
+    }
+}
+
+/// Panics under instances that talk to the host, as clients from one port and as a server.
+pub fn nat(setting: &Setting) -> Result<Vec<Check>> {
+    let words = "supervisor_panic=restart supervisor_cpus=2";
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let init = NAT.replace("OUT", &listener.local_addr()?.port().to_string());
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(|| Talk::default().go_on(stream));
+        }
+    });
+    let forwarded = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let visit = Talk::default();
+    let visitor = visit.clone();
+    // QEMU takes a connection whether or not somebody is there behind it.
+    thread::spawn(move || {
+        for _ in 0..600 {
+            if let Ok(stream) = TcpStream::connect(("127.0.0.1", forwarded)) {
+                visitor.go_on(stream);
+            }
+            if visitor.0.lock().unwrap().0 > 0 {
+                break;
+            }
+            thread::sleep(Duration::from_millis(500));
+        }
+    });
+    let log = run_on(setting, ("nat", 10), words, &init, |hardware| {
+        let user = format!("user,hostfwd=tcp:127.0.0.1:{forwarded}-:8080");
+        hardware.networks.push(user.into());
+    })?;
+    let said = Said(log);
+    let goes_on = |name: &str| {
+        let whole = [1, 2].into_iter().map(|step| said.is(step, name, "whole"));
+        whole.collect::<Result<()>>().map(|()| String::new())
+    };
+    Ok(vec![
+        Check::new(
+            "a connection of an instance with the world goes on through two panics",
+            goes_on("one"),
+        ),
+        Check::new(
+            "so does one from the same port, which another port stands for",
+            goes_on("two"),
+        ),
+        Check::new(
+            "a visitor of a published port stays, and everything is free at the end",
+            goes_on("in").and_then(|_| {
+                let (count, ended) = visit.0.lock().unwrap().clone();
+                ensure!(count > 40, "{count} numbers, then {ended:?}");
+                said.same((0, "before"), (2, "free"))?;
+                Ok(format!("{count} numbers"))
+            }),
         ),
     ])
 }

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use fs::{File, OpenFlags, Result};
-use ip::nat::{Counts, NoRoom, Protocol, PublishError, Published};
+use ip::nat::{Counts, Journal, NoRoom, NotedFlow, Protocol, PublishError, Published};
 use ip::route::Prefix;
 use task::Mutex;
 
@@ -156,6 +156,22 @@ impl Host {
     /// Ends the flows of a host, before another one has its address.
     pub fn forget(&self, address: Ipv4Addr) {
         self.lock_state().nat.forget(address);
+    }
+
+    /// Has a journal know of each flow, and its states. It is called with tables locked.
+    pub fn keep_journal(&self, journal: Journal) {
+        self.lock_state().nat.keep_journal(journal);
+    }
+
+    /// Goes on with a flow of a host before this one, if that is possible
+    /// ([`ip::nat::Nat::resume`]): its place.
+    pub fn resume_flow(
+        &self,
+        noted: &NotedFlow,
+        is_there: impl Fn(Ipv4Addr) -> bool,
+    ) -> Option<u32> {
+        let now = self.now();
+        self.lock_state().nat.resume(now, noted, is_there)
     }
 
     /// The number of flows, and what has happened with them.
