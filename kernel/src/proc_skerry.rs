@@ -90,6 +90,14 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
             "restarts",
             pseudo::file(PseudoAttr::new(dev, 0o444), restarts),
         );
+        let plan = || {
+            let plan = match guard::partition::plan_of_panic() {
+                Ok(()) => String::from("restart\n"),
+                Err(why) => format!("reset: {why}\n"),
+            };
+            Ok(plan.into_bytes())
+        };
+        dir.add("panic", pseudo::file(PseudoAttr::new(dev, 0o444), plan));
         dir.add(
             "crash-at",
             pseudo::writable_file(PseudoAttr::new(dev, 0o200), || Ok(Vec::new()), crash_at),

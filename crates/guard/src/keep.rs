@@ -5,8 +5,9 @@
 //! is; they lie where a start in place zeroes nothing. The notes about CPUs, memory and instances
 //! lie in frames behind the image, which both kernels find by the same search.
 
+use core::fmt;
 use core::ops::Range;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use abi::Descriptor;
 use abi::descriptor::{RESERVED_SUPERVISOR, Reserved};
@@ -136,9 +137,53 @@ pub(crate) fn end_attempt() {
     set_count(&KEPT.attempts, 0);
 }
 
-/// Whether the command line of a supervisor asks for a start in place.
-pub(crate) fn is_asked_for(cmdline: &str) -> bool {
-    role::value_in(cmdline, "supervisor_panic") == Some("restart")
+/// Whether the command line of a supervisor asks for a reset of the machine after a panic.
+pub(crate) fn is_refused(cmdline: &str) -> bool {
+    role::value_in(cmdline, "supervisor_panic") == Some("reset")
+}
+
+/// Reason why a panic of the supervisor resets the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reset {
+    /// This is no supervisor.
+    Role = 1,
+    /// The command line asks for it.
+    Asked,
+    /// PCI has more than one segment.
+    Segments,
+    /// There is no memory for the notes.
+    NoMemory,
+}
+
+impl fmt::Display for Reset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Role => "this is no supervisor",
+            Self::Asked => "the command line asks for it",
+            Self::Segments => "PCI has more than one segment",
+            Self::NoMemory => "there is no memory for what is to be kept",
+        })
+    }
+}
+
+/// The reason, as a number; 0: there are notes.
+static RESET: AtomicU8 = AtomicU8::new(Reset::Role as u8);
+
+/// Says whether there are notes, or why not.
+pub(crate) fn set_plan(plan: Result<(), Reset>) {
+    RESET.store(plan.err().map_or(0, |reset| reset as u8), Ordering::Relaxed);
+}
+
+/// Whether a panic of the supervisor starts its kernel again in place.
+///
+/// # Errors
+/// Why it resets the machine.
+pub fn plan() -> Result<(), Reset> {
+    let reasons = [Reset::Role, Reset::Asked, Reset::Segments, Reset::NoMemory];
+    let now = RESET.load(Ordering::Relaxed);
+    let reset = reasons.into_iter().find(|reset| *reset as u8 == now);
+    reset.map_or(Ok(()), Err)
 }
 
 /// Check of all that a descriptor says.

@@ -20,6 +20,8 @@ use crate::{apply, monitor, show, size};
 
 /// Folder in which Linux' interface lists leaks of processors.
 const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
+/// File that tells what comes after a panic of the supervisor.
+const PANIC: &str = "/proc/skerry/panic";
 /// File that names the source of time.
 const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
@@ -84,6 +86,8 @@ struct Facts {
     monitor: bool,
     /// Whether an `apply` was begun that nobody is at work on.
     unfinished: bool,
+    /// Consequence of a panic of the supervisor, as its kernel tells it.
+    panic: String,
 }
 
 impl Facts {
@@ -113,6 +117,7 @@ impl Facts {
             clock: text(CLOCK).trim().to_owned(),
             monitor: monitor::is_at_work(store)?,
             unfinished: apply::is_unfinished(store)?,
+            panic: text(PANIC).trim().to_owned(),
         })
     }
 
@@ -135,6 +140,7 @@ impl Facts {
         findings.push(self.processor());
         findings.push(self.leaks());
         findings.push(self.clock());
+        findings.push(self.panic());
         findings.extend(self.health());
         findings.extend(self.policies());
         if self.unfinished {
@@ -168,6 +174,31 @@ impl Facts {
                 "no IOMMU: an instance gets some with --unsafe-dma only",
             ),
             (None, count) => Finding::good("devices", format!("confined by {count} IOMMUs")),
+        }
+    }
+
+    /// Consequences of a panic of the supervisor's kernel for instances.
+    fn panic(&self) -> Finding {
+        match self.panic.strip_prefix("reset") {
+            None if self.panic == "restart" => Finding::good(
+                "panic",
+                "the supervisor's starts its kernel again, and instances go on",
+            ),
+            None => Finding::new(
+                "panic",
+                Grade::Warning,
+                format!("{PANIC} does not tell what comes after one of the supervisor"),
+                "mount /proc",
+            ),
+            Some(why) => Finding::new(
+                "panic",
+                Grade::Warning,
+                format!(
+                    "the supervisor's resets the machine, and all instances end{}",
+                    why.replacen(':', ",", 1)
+                ),
+                "no supervisor_panic=reset on the supervisor's command line; one segment of PCI",
+            ),
         }
     }
 
@@ -476,6 +507,7 @@ mod tests {
             clock: "tsc".into(),
             monitor: false,
             unfinished: false,
+            panic: "restart".into(),
         }
     }
 
@@ -507,6 +539,15 @@ mod tests {
             .vulnerabilities
             .push(("mds".into(), "Vulnerable: no microcode".into()));
         assert!(found(&facts, "leaks").1.contains("mds"));
+        facts.panic = "reset: PCI has more than one segment".into();
+        let (grade, text) = found(&facts, "panic");
+        assert_eq!(grade, Grade::Warning);
+        assert!(
+            text.ends_with("end, PCI has more than one segment"),
+            "{text}"
+        );
+        facts.panic.clear();
+        assert_eq!(found(&facts, "panic").0, Grade::Warning);
         facts.clock = "hpet".into();
         assert_eq!(found(&facts, "clock").0, Grade::Warning);
         let info = facts.info.as_mut().unwrap();

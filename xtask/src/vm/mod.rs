@@ -300,7 +300,14 @@ impl Machine {
                 )
             }
         };
-        let command_line = format!("{fixed} {}", self.append).trim().to_owned();
+        // A kernel that panics here has failed, and is looked at: it is not to start again.
+        let own = match self.kernel {
+            Kernel::Skerry | Kernel::Mutant(_) if !self.append.contains("supervisor_panic=") => {
+                " supervisor_panic=reset"
+            }
+            _ => "",
+        };
+        let command_line = format!("{fixed}{own} {}", self.append).trim().to_owned();
         if let Some(firmware) = self.firmware {
             let image = directory.join("machine.iso");
             iso::make(&image, (&kernel, protocol), initramfs, &command_line)?;

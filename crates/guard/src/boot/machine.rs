@@ -23,6 +23,7 @@ use super::clock::{self, Calibration};
 use super::entry::{IN_PLACE, MULTIBOOT2, PVH};
 use crate::arch::{apic, cpu, timer};
 use crate::device::Places;
+use crate::keep::Reset;
 use crate::log::early;
 use crate::mem::early;
 use crate::{keep, park, power, role};
@@ -179,9 +180,11 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
 
     describe_memory(descriptor, &info, again.is_some());
     let places = tables.as_ref().map(places).unwrap_or_default();
-    if keep::is_asked_for(info.cmdline()) {
-        reserve_notes(descriptor, &places);
-    }
+    keep::set_plan(if keep::is_refused(info.cmdline()) {
+        Err(Reset::Asked)
+    } else {
+        reserve_notes(descriptor, &places)
+    });
     let check = keep::check_of(descriptor);
     if again.is_some_and(|boot| boot.descriptor != check) {
         early!("the machine is not described as it was: it cannot start again in place");
@@ -239,20 +242,21 @@ fn kept_boot() -> keep::Boot {
 }
 
 /// Has room for the notes of a supervisor that is to start again in place, where that is possible.
-fn reserve_notes(descriptor: &mut Descriptor, places: &Places) {
+fn reserve_notes(descriptor: &mut Descriptor, places: &Places) -> Result<(), Reset> {
     let segments = places.config_windows.iter().map(|window| window.segment);
     if segments.max().unwrap_or(0) > 0 {
-        early!("supervisor_panic=restart: not with more than one segment of PCI");
-    } else if !keep::reserve(descriptor, early::lowest_free) {
-        early!("supervisor_panic=restart: no memory for what is to be kept");
-    } else {
-        let at = descriptor
-            .phys_of(keep::first_frame().0)
-            .unwrap_or_default();
-        // SAFETY: reserved just now, in a row below 4 GiB, which the boot tables map at its own
-        // addresses.
-        unsafe { keep::map_at(core::ptr::with_exposed_provenance_mut(at as usize)) };
+        return Err(Reset::Segments);
     }
+    if !keep::reserve(descriptor, early::lowest_free) {
+        return Err(Reset::NoMemory);
+    }
+    let at = descriptor
+        .phys_of(keep::first_frame().0)
+        .unwrap_or_default();
+    // SAFETY: reserved just now, in a row below 4 GiB, which the boot tables map at its own
+    // addresses.
+    unsafe { keep::map_at(core::ptr::with_exposed_provenance_mut(at as usize)) };
+    Ok(())
 }
 
 /// Configuration space of PCI, as far as there is room to note it, and the table of units.

@@ -35,6 +35,7 @@ use super::{
     WINDOW_ORDER, cpus, quarantine,
 };
 use crate::device::{self, FunctionPlace};
+use crate::keep::Reset;
 use crate::mem::alloc::{Block, donate};
 use crate::mem::direct;
 use crate::mem::frame::Frame;
@@ -305,6 +306,14 @@ pub fn kept_flow(place: u32) -> Option<KeptFlow> {
 /// The supervisor looks after its instances: should it panic now, that is the first time.
 pub fn is_up(_: &BootToken) {
     keep::end_attempt();
+}
+
+/// Whether a panic of the supervisor starts its kernel again in place.
+///
+/// # Errors
+/// Why it resets the machine.
+pub fn plan_of_panic() -> Result<(), Reset> {
+    keep::plan()
 }
 
 /// Number of times that the supervisor has started again in place.

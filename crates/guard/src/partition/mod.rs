@@ -32,7 +32,7 @@ use abi::{Network, Window, live, messages, window};
 use adopt::KeptRecord;
 pub use adopt::{
     Adopted, Note, adopt_all, forget_network, is_up, kept_flow, kept_networks, last_generation,
-    note_flow, note_generation, note_last_id, note_network, restarts,
+    note_flow, note_generation, note_last_id, note_network, plan_of_panic, restarts,
 };
 pub(crate) use adopt::{kept_functions, shared_frames};
 use arrayvec::ArrayVec;
@@ -55,6 +55,7 @@ use watch::Watch;
 
 use crate::arch::{apic, cpu};
 use crate::faults::crash_point;
+pub use crate::keep::Reset;
 use crate::machine_check::BadPage;
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
