@@ -1,7 +1,7 @@
 #!/bin/busybox sh
-# First process of a supervisor that starts again on a machine with an IOMMU. Behind root ports are two disks that instances get
-# (01:00.0, 02:00.0), and one of the supervisor's (03:00.0). On the second one are words that are in no other memory. Each start is
-# a step, as in supervisor-restart.sh.
+# First process of a supervisor that starts again on a machine with an IOMMU of either kind, and with two disks that instances get
+# (@ONE@, @TWO@), and one of the supervisor's. On the second one are words that are in no other memory. Each start is a step, as in
+# supervisor-restart.sh.
 /bin/busybox mkdir -p /proc /sys /tmp /bin
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sysfs /sys
@@ -11,6 +11,8 @@ say() { echo "$step $1: $2"; }
 free() { skerry resources --json | tr -d ' \n'; }
 counts() { until [ "$(skerry logs $1 | tail -n 1)" -gt "$2" ] 2>/dev/null; do usleep 50000; done; }
 whole() { skerry logs $1 | awk 'NR > 1 && $1 != last + 1 { print "after", last, "comes", $1; bad = 1 } { last = $1 } END { if (!bad) print "whole" }'; }
+# Waits until more than so many faults of the second disk were counted, where the unit notes them.
+refused() { @NOTES@ until [ "$(faults strays)" -gt $1 ]; do usleep 100000; done; }
 faults() { skerry inspect --json $1 | grep dma_faults | tr -dc '0-9'; }
 # Writes a disk from one end to the other, again and again, reads it back from the disk each time, and counts the pieces that were
 # the same; a second program keeps reading all of it.
@@ -52,11 +54,11 @@ case $step in
     echo c >/proc/sysrq-trigger
     ;;
 1)
-    writer writes 01:00.0
-    stray strays 02:00.0
+    writer writes @ONE@
+    stray strays @TWO@
     counts writes 3
     counts strays 3
-    until [ "$(faults strays)" -gt 0 ]; do usleep 100000; done
+    refused 0
     say devices "$(devices)"
     say resources "$(free)"
     say last "$(skerry logs strays | tail -n 1)"
@@ -69,11 +71,11 @@ case $step in
     counts writes $((${last:-0} + 6))
     say writes "$(whole writes)"
     # What is refused from now on is counted, for who does it.
-    until [ "$(faults strays)" -gt 1 ]; do usleep 100000; done
+    refused 1
     say faults "$(faults writes)"
     # The supervisor's own disk has a driver again, and what is an instance's goes to nobody else.
     say own "$(head -c 4 /dev/nvme0n1)"
-    say taken "$(skerry run --rm --cpus 1 --mem 64M --device 01:00.0 -- true 2>&1 | grep -c 'writes has it')"
+    say taken "$(skerry run --rm --cpus 1 --mem 64M --device @ONE@ -- true 2>&1 | grep -c 'writes has it')"
     # Memory comes and goes, and the disk reaches it as it does.
     skerry resize writes --mem 256M >/dev/null && last=$(skerry logs writes | tail -n 1)
     counts writes $((${last:-0} + 3))
@@ -88,27 +90,27 @@ case $step in
     # One that is given a function, and nobody of it has run.
     skerry rm -f strays >/dev/null
     echo "start: granted" >/proc/skerry/crash-at
-    stray never 02:00.0
+    stray never @TWO@
     ;;
 3)
     skerry wait never >/dev/null 2>&1
     skerry prune >/dev/null
-    stray strays 02:00.0
+    stray strays @TWO@
     counts strays 3
     last=$(skerry logs writes | tail -n 1)
     counts writes $((${last:-0} + 3))
     say writes "$(whole writes)"
-    until [ "$(faults strays)" -gt 0 ]; do usleep 100000; done
+    refused 0
     # A change is under way: the instance is ended, with its disk.
     echo "change: staged" >/proc/skerry/crash-at
     skerry resize writes --mem 128M
     ;;
 4)
     skerry wait writes >/dev/null 2>&1
-    until [ "$(faults strays)" -gt 0 ]; do usleep 100000; done
+    refused 0
     skerry prune >/dev/null
     say names "$(skerry ls -q | tr '\n' ' ')"
-    writer writes 01:00.0
+    writer writes @ONE@
     counts writes 3
     say writes "$(whole writes)"
     echo "end: proved" >/proc/skerry/crash-at
@@ -120,9 +122,9 @@ case $step in
     last=$(skerry logs writes | tail -n 1)
     counts writes $((${last:-0} + 3))
     say writes "$(whole writes)"
-    stray strays 02:00.0
+    stray strays @TWO@
     counts strays 3
-    until [ "$(faults strays)" -gt 0 ]; do usleep 100000; done
+    refused 0
     skerry rm -f strays writes >/dev/null
     skerry prune >/dev/null
     settled

@@ -179,7 +179,7 @@ pub(crate) fn set_plan(plan: Result<(), Reset>) {
 ///
 /// # Errors
 /// Why it resets the machine.
-pub fn plan() -> Result<(), Reset> {
+pub(crate) fn plan() -> Result<(), Reset> {
     let reasons = [Reset::Role, Reset::Asked, Reset::Segments, Reset::NoMemory];
     let now = RESET.load(Ordering::Relaxed);
     let reset = reasons.into_iter().find(|reset| *reset as u8 == now);

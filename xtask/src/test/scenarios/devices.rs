@@ -27,6 +27,14 @@ fn add(hardware: &mut Hardware, arguments: &[&str]) {
     hardware.extra.extend(arguments.iter().map(OsString::from));
 }
 
+/// Adds a device on the root bus.
+pub fn on_bus_0(hardware: &mut Hardware, slot: u32, device: &str) {
+    add(
+        hardware,
+        &["-device", &format!("{device},bus=pcie.0,addr={slot:#x}")],
+    );
+}
+
 /// Adds a port to bus `bus`, and a device on it.
 pub fn behind_port(hardware: &mut Hardware, bus: u32, device: &str) {
     let port = format!(

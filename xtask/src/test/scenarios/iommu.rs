@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::devices::behind_port;
+use super::devices::{behind_port, on_bus_0};
 use crate::cleanup::Directory;
 use crate::qemu::{Hardware, Iommu};
 use crate::test::{Check, Setting, batch};
@@ -115,10 +115,7 @@ impl Kind {
     fn add(&self, hardware: &mut Hardware, place: usize, device: &str) {
         match self.iommu {
             Iommu::Intel => behind_port(hardware, place as u32 + 1, device),
-            Iommu::Amd => {
-                let device = format!("{device},bus=pcie.0,addr={}", place + 4);
-                (hardware.extra).extend(["-device", &device].map(OsString::from));
-            }
+            Iommu::Amd => on_bus_0(hardware, place as u32 + 4, device),
         }
     }
 
