@@ -12,7 +12,7 @@ struct metric {
 };
 
 /* Each file's metrics, ended by one without a name. */
-extern const struct metric call_metrics[], file_metrics[], memory_metrics[], net_metrics[], process_metrics[], scale_metrics[], switch_metrics[],
+extern const struct metric call_metrics[], disk_metrics[], file_metrics[], memory_metrics[], net_metrics[], process_metrics[], scale_metrics[], switch_metrics[],
     task_metrics[], time_metrics[], workload_metrics[];
 
 /* Ends the metric: the system cannot run it. `what` is the call, `error` its errno. */
@@ -107,6 +107,9 @@ void timing_end(struct timing *, uint64_t elapsed);
     for (struct timing timing = timing_begin(count); timing_next(&timing);) {                                                    \
         __VA_ARGS__                                                                                                              \
     }
+
+/* Loads the modules that a kernel needs for its devices, if there are any. */
+void load_modules(void);
 
 /* Runs this thread on one processor only; false if there is no such processor. */
 int pin(int cpu);

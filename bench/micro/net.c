@@ -78,21 +78,6 @@ static void write_file(const char *path, const char *text)
     }
 }
 
-/* Loads the modules that a kernel needs for its cards, if there are any. */
-static void load_modules(void)
-{
-    for (int n = 0;; n++) {
-        char path[32];
-        snprintf(path, sizeof path, "/modules/%02d.ko", n);
-        const int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            return;
-        if (syscall(SYS_finit_module, fd, "", 0) != 0 && errno != EEXIST)
-            not_available(path, errno);
-        close(fd);
-    }
-}
-
 struct card {
     int index;
     uint8_t hardware[6];

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use metrics::{How, Metric};
+use metrics::{Devices, How, Metric};
 use micro::{Outcome, Results};
 use table::Table;
 
@@ -33,7 +33,7 @@ pub struct Arguments {
     /// Metrics to measure: their names, or how they begin, or `boot` for all about boots and
     /// instances; or alone `elastic`, how long instances take to change, `isolation`, what they
     /// notice of each other, or `autoscale`, CPUs that move by latency [default: all metrics but
-    /// `net`, those of networks]
+    /// `net` and `disk`, those of networks and disks]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// A kernel to compare with, and what it is called in the table; more than one may be given
@@ -171,8 +171,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.document {
         document::write(
             &table,
-            if metrics.iter().all(|metric| metric.how.needs_network()) {
-                "net"
+            if let Some(devices) = devices_of_all(&metrics) {
+                devices.section()
             } else if arguments.icount {
                 "instructions"
             } else {
@@ -188,7 +188,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn chosen(names: &[String]) -> Result<Vec<&'static Metric>> {
     if names.is_empty() {
         return Ok(metrics::all()
-            .filter(|metric| !metric.how.needs_network())
+            .filter(|metric| metric.how.devices().is_none())
             .collect());
     }
     let mut chosen = Vec::new();
@@ -213,6 +213,13 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Metric>> {
     Ok(chosen)
 }
 
+/// The devices that all of the metrics need, if they do.
+fn devices_of_all(metrics: &[&'static Metric]) -> Option<Devices> {
+    let devices = metrics.first()?.how.devices();
+    let same = |metric: &&Metric| metric.how.devices() == devices;
+    devices.filter(|_| metrics.iter().all(same))
+}
+
 /// One round: each metric once on one system. What takes only one machine in all is measured in the
 /// first round.
 fn round(
@@ -224,11 +231,12 @@ fn round(
     let mut results = Results::new();
     let mut programs: BTreeMap<(bool, u32), Vec<&'static Metric>> = BTreeMap::new();
     let mut networked: Vec<&'static Metric> = Vec::new();
+    let mut with_disks: Vec<&'static Metric> = Vec::new();
     let setup = micro::Setup {
         cpus: arguments.cpus,
         icount: arguments.icount,
         packages: false,
-        network: false,
+        devices: None,
         append: &arguments.append,
     };
     for metric in metrics {
@@ -245,6 +253,10 @@ fn round(
                     .entry((true, arguments.cpus))
                     .or_default()
                     .push(metric);
+                continue;
+            }
+            How::Disk => {
+                with_disks.push(*metric);
                 continue;
             }
             How::Network | How::NetworkMemory => {
@@ -272,7 +284,7 @@ fn round(
     let setup_network = micro::Setup {
         cpus: 1,
         icount: true,
-        network: true,
+        devices: Some(Devices::Network),
         ..setup
     };
     // What is left of many connections would be in the way of as many others.
@@ -283,6 +295,13 @@ fn round(
         if !metrics.is_empty() {
             results.extend(micro::run(kernel, setup_network, &metrics)?);
         }
+    }
+    if !with_disks.is_empty() {
+        let setup = micro::Setup {
+            devices: Some(Devices::Disks),
+            ..setup_network
+        };
+        results.extend(micro::run(kernel, setup, &with_disks)?);
     }
     for ((packages, cpus), metrics) in programs {
         results.extend(micro::run(
@@ -305,7 +324,7 @@ fn measure(
     metrics: &[&'static Metric],
     table: &mut Table,
 ) -> Result<()> {
-    let counted = arguments.icount || metrics.iter().all(|metric| metric.how.needs_network());
+    let counted = arguments.icount || devices_of_all(metrics).is_some();
     let runs = arguments.runs.unwrap_or(if counted { 1 } else { 5 });
     let mut rounds = Vec::new();
     for number in 0..runs {
@@ -332,7 +351,7 @@ fn measure(
                 }
             }
             let is_idle = matches!(metric.how, How::IdleWakeUps | How::NetworkIdle);
-            let counted = arguments.icount || is_idle;
+            let counted = counted || is_idle;
             let goal = metric
                 .goal
                 .filter(|_| counted && system.kernel == Kernel::Skerry);
@@ -344,8 +363,8 @@ fn measure(
                 }
                 _ => table.add(metric.name, &system.name, unit, whole, values.clone()),
             }
-            if metric.clears && arguments.icount {
-                let name = format!("{} less the clearing", metric.name);
+            if metric.clears && counted {
+                let name = less_the_rep(metric);
                 match profile::repeated(&system.kernel, metric) {
                     Ok(turns) => table.add(
                         name,
@@ -364,8 +383,25 @@ fn measure(
                 }
             }
         }
+        if let Some(share) = metric.share {
+            let name = if metric.clears {
+                less_the_rep(metric)
+            } else {
+                metric.name.to_owned()
+            };
+            table.set_share_as_goal(&name, share);
+        }
     }
     Ok(())
+}
+
+/// Name of a metric's figure without the turns of `rep` instructions.
+fn less_the_rep(metric: &Metric) -> String {
+    let part = match metric.how {
+        How::Disk => "copying",
+        _ => "clearing",
+    };
+    format!("{} less the {part}", metric.name)
 }
 
 /// A file in the target directory that this process has for itself.
@@ -375,7 +411,7 @@ fn scratch(kind: &str) -> PathBuf {
 
 /// Removes such files; they stay when something failed.
 fn discard_scratch() {
-    for kind in ["log", "counts"] {
+    for kind in ["log", "counts"].iter().chain(&micro::DISKS) {
         drop(fs::remove_file(scratch(kind)));
     }
 }

@@ -276,7 +276,7 @@ pub fn add_base(archive: &mut Archive) -> Result<()> {
 }
 
 /// Debian's busybox, which must be the static one.
-fn busybox() -> Result<std::path::PathBuf> {
+pub fn busybox() -> Result<std::path::PathBuf> {
     let path = Path::new("/bin/busybox");
     let image = fs::read(path).with_context(|| {
         format!(

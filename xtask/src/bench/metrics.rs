@@ -10,9 +10,11 @@ pub struct Metric {
     /// Goal, an upper limit: instructions on one processor, without what `clears` says; of others
     /// than programs, in the unit of the metric.
     pub goal: Option<f64>,
-    /// Whether the kernel must clear pages in it. The loop that does so counts one instruction for
-    /// each of its turns where it is a `rep` instruction, which says nothing about its time, so it
-    /// is left out in a figure of its own, and that one is judged.
+    /// Goal as a part of the first other system's figure.
+    pub share: Option<f64>,
+    /// Whether the kernel must clear or copy pages in it. The loop that does so counts one
+    /// instruction for each of its turns where it is a `rep` instruction, which says nothing about
+    /// its time, so it is left out in a figure of its own, and that one is judged.
     pub clears: bool,
 }
 
@@ -42,6 +44,9 @@ pub enum How {
     NetworkMemory,
     /// As `IdleWakeUps`, with network cards.
     NetworkIdle,
+    /// By the program, in a machine with disks and one processor, whose instructions are always
+    /// counted.
+    Disk,
 }
 
 impl How {
@@ -55,19 +60,39 @@ impl How {
                     "ns"
                 }
             }
-            How::Network => "instructions",
+            How::Network | How::Disk => "instructions",
             How::ImageSize | How::NetworkMemory => "bytes",
             How::LeastMemory => "MiB",
             How::IdleWakeUps | How::NetworkIdle => "wake-ups",
         }
     }
 
-    /// Whether it is measured in a machine with network cards.
-    pub fn needs_network(self) -> bool {
-        matches!(
-            self,
-            Self::Network | Self::NetworkMemory | Self::NetworkIdle
-        )
+    /// Devices that it is measured with; then it is measured only when it is named.
+    pub fn devices(self) -> Option<Devices> {
+        match self {
+            Self::Network | Self::NetworkMemory | Self::NetworkIdle => Some(Devices::Network),
+            Self::Disk => Some(Devices::Disks),
+            _ => None,
+        }
+    }
+}
+
+/// Devices of a machine in which something is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Devices {
+    /// Network cards.
+    Network,
+    /// Disks.
+    Disks,
+}
+
+impl Devices {
+    /// Name of their part of the page of figures.
+    pub fn section(self) -> &'static str {
+        match self {
+            Self::Network => "net",
+            Self::Disks => "disk",
+        }
     }
 }
 
@@ -77,6 +102,7 @@ const fn single(name: &'static str, goal: u32) -> Metric {
         name,
         how: How::Program(1),
         goal: if goal == 0 { None } else { Some(goal as f64) },
+        share: None,
         clears: false,
     }
 }
@@ -94,6 +120,7 @@ const fn machine(name: &'static str, how: How, goal: Option<f64>) -> Metric {
         name,
         how,
         goal,
+        share: None,
         clears: false,
     }
 }
@@ -200,6 +227,44 @@ const NETWORK: &[Metric] = &[
     machine("net-idle-10000", How::NetworkIdle, Some(0.0)),
 ];
 
+/// A metric of disks, which is to be this part of Linux' figure.
+const fn disk(name: &'static str, share: f64) -> Metric {
+    Metric {
+        share: Some(share),
+        ..machine(name, How::Disk, None)
+    }
+}
+
+/// One in which a page is copied.
+const fn copied(name: &'static str, share: f64) -> Metric {
+    Metric {
+        clears: true,
+        ..disk(name, share)
+    }
+}
+
+/// Metrics of disks, likewise.
+const DISK: &[Metric] = &[
+    disk("disk-virtio-read", 0.6),
+    disk("disk-virtio-write", 0.6),
+    disk("disk-virtio-read-32", 0.6),
+    disk("disk-virtio-write-32", 0.6),
+    disk("disk-nvme-read", 0.6),
+    disk("disk-nvme-write", 0.6),
+    disk("disk-nvme-read-32", 0.6),
+    disk("disk-nvme-write-32", 0.6),
+    copied("disk-ext4-read", 0.6),
+    copied("disk-ext4-write", 0.6),
+    disk("disk-ext4-fault", 0.6),
+    disk("disk-ext4-fault-write", 0.6),
+    disk("disk-ext4-create", 0.5),
+    disk("disk-ext4-unlink", 0.5),
+    disk("disk-ext4-rename", 0.5),
+    disk("disk-ext4-fsync", 0.5),
+    disk("disk-ext4-mount", 0.5),
+    disk("disk-ext4-untar", 0.5),
+];
+
 const SCALE: [[Metric; 4]; 13] = [
     scale!("getppid-p"),
     scale!("getppid-t"),
@@ -218,5 +283,9 @@ const SCALE: [[Metric; 4]; 13] = [
 
 /// All metrics, in the order in which they are shown.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
-    ALONE.iter().chain(SCALE.as_flattened()).chain(NETWORK)
+    ALONE
+        .iter()
+        .chain(SCALE.as_flattened())
+        .chain(NETWORK)
+        .chain(DISK)
 }

@@ -3,14 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 
-use super::metrics::Metric;
-use crate::test::scenarios::modules;
+use super::metrics::{Devices, Metric};
+use crate::cleanup::Directory;
+use crate::qemu::Hardware;
+use crate::test::scenarios::{images, modules, nvme};
 use crate::vm::{Addition, Kernel, Machine};
-use crate::{build, rootfs};
+use crate::{build, initramfs, rootfs};
 
 /// Time limit of one machine: emulated, and counting, Linux alone needs a minute or two to boot.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
@@ -32,6 +36,15 @@ const NETWORKS: [&str; 3] = [
     "hubport,hubid=0",
     "user,restrict=on,guestfwd=tcp:10.0.2.100:9-cmd:dd of=/dev/null bs=65536,guestfwd=tcp:10.0.2.101:19-cmd:cat /dev/zero",
 ];
+
+/// Images of the disks of a machine with disks: plain, with a file system, of NVMe.
+pub const DISKS: [&str; 3] = ["vda", "vdb", "nvme"];
+
+/// The module by which Linux has checksums made by an instruction, as Debian's systems load it.
+const CRC: &str = "arch/x86/crypto/crc32c-intel";
+
+/// Bytes of each.
+const DISK_BYTES: u64 = 64 << 20;
 
 /// Outcome of one run of a metric.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,8 +69,8 @@ pub struct Setup<'a> {
     pub icount: bool,
     /// Whether its file system has Debian's programs.
     pub packages: bool,
-    /// Whether it has network cards.
-    pub network: bool,
+    /// Devices that it has.
+    pub devices: Option<Devices>,
     /// More for the kernel's command line.
     pub append: &'a str,
 }
@@ -85,7 +98,7 @@ pub fn run(kernel: &Kernel, setup: Setup<'_>, metrics: &[&'static Metric]) -> Re
         if left.is_empty() {
             return Ok(results);
         }
-        let machine = machine(kernel, setup);
+        let machine = machine(kernel, setup)?;
         let ended = boot(&machine, setup, &left);
         let log =
             String::from_utf8_lossy(&std::fs::read(&machine.log).unwrap_or_default()).into_owned();
@@ -114,7 +127,10 @@ pub fn run(kernel: &Kernel, setup: Setup<'_>, metrics: &[&'static Metric]) -> Re
 }
 
 /// A machine for the program.
-pub fn machine(kernel: &Kernel, setup: Setup<'_>) -> Machine {
+///
+/// # Errors
+/// When its disks cannot be made.
+pub fn machine(kernel: &Kernel, setup: Setup<'_>) -> Result<Machine> {
     let mut machine = Machine {
         kernel: kernel.clone(),
         // Skerry's supervisor is to have all processors, and Linux's symbols the addresses they
@@ -128,14 +144,40 @@ pub fn machine(kernel: &Kernel, setup: Setup<'_>) -> Machine {
         ..Machine::default()
     };
     (machine.hardware.cpus, machine.hardware.icount) = (setup.cpus, setup.icount);
-    if setup.network {
-        machine.hardware.networks = NETWORKS.map(OsString::from).to_vec();
-    }
-    if let (true, Kernel::Linux(image)) = (setup.network, kernel) {
+    let needed = match setup.devices {
+        None => return Ok(machine),
+        Some(Devices::Network) => {
+            machine.hardware.networks = NETWORKS.map(OsString::from).to_vec();
+            modules::NETWORK.to_vec()
+        }
+        Some(Devices::Disks) => {
+            attach_disks(&mut machine.hardware)?;
+            [&[CRC], &images::MODULES[..], &nvme::MODULES[..]].concat()
+        }
+    };
+    if let Kernel::Linux(image) = kernel {
         // A kernel whose name tells no version has no modules.
-        machine.additions = modules::of(image, &modules::NETWORK).unwrap_or_default();
+        machine.additions = modules::of(image, &needed).unwrap_or_default();
     }
-    machine
+    Ok(machine)
+}
+
+/// Attaches a disk of virtio, one with an ext4 file system as mke2fs makes it, and one of NVMe.
+fn attach_disks(hardware: &mut Hardware) -> Result<()> {
+    let [plain, ext4, nvme] = DISKS.map(super::scratch);
+    for image in [&plain, &ext4, &nvme] {
+        File::create(image)?.set_len(DISK_BYTES)?;
+    }
+    let nothing = Directory::create()?;
+    images::mke2fs(&ext4, &["-b", "4096"], &nothing.join("."))?;
+    // How long the host takes is nobody's instruction.
+    let drive = |image: &Path| format!("format=raw,cache=unsafe,file={}", image.display());
+    images::attach(hardware, &drive(&plain));
+    images::attach(hardware, &drive(&ext4));
+    let drive = format!("if=none,id=nvme,{}", drive(&nvme));
+    let arguments = ["-drive", &drive, "-device", "nvme,serial=rock,drive=nvme"];
+    hardware.extra.extend(arguments.map(OsString::from));
+    Ok(())
 }
 
 /// Boots the machine with the program and these metrics to run; returns the log.
@@ -157,6 +199,10 @@ pub fn boot(machine: &Machine, setup: Setup<'_>, names: &[&str]) -> Result<Strin
         archive.device("/dev/zero", 0o666, 1, 5);
         archive.file("/bench.conf", 0o644, conf.as_bytes());
         archive.host(&nothing, "/nothing")?;
+        if setup.devices == Some(Devices::Disks) {
+            archive.directory("/bin", 0o755);
+            archive.host(&initramfs::busybox()?, "/bin/busybox")?;
+        }
         for Addition { host, guest } in &machine.additions {
             archive.host(host, guest)?;
         }

@@ -58,13 +58,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut page =
         String::from("| metric | instructions in the kernel | where they go |\n|---|---:|---|\n");
     for metric @ Metric { name, how, .. } in super::chosen(&arguments.metrics)? {
-        if !matches!(how, How::Program(_) | How::Workload | How::Network) {
+        if !matches!(
+            how,
+            How::Program(_) | How::Workload | How::Network | How::Disk
+        ) {
             bail!("{name} is no operation that the program repeats");
         }
-        let (counts, operations) = count(&arguments.kernel, metric)?;
+        let (counts, operations, clock) = count(&arguments.kernel, metric)?;
         if arguments.document {
             page += &documented(name, &counts, operations)?;
         } else {
+            println!("{name}: {clock:.1} by the program's clock");
             report(arguments, name, &counts, operations)?;
         }
     }
@@ -77,13 +81,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// The turns of `rep movs` and `rep stos` that the kernel makes in one operation of the metric.
 pub fn repeated(kernel: &Kernel, metric: &Metric) -> Result<f64> {
-    let (counts, operations) = count(kernel, metric)?;
+    let (counts, operations, _) = count(kernel, metric)?;
     Ok(counts.repeated as f64 / operations as f64)
 }
 
-/// Runs the metric under the plugin; returns the counts of its last batch, and how many operations
-/// that was.
-fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts, u64)> {
+/// Runs the metric under the plugin; returns the counts of its last batch, how many operations that
+/// was, and the figure by the program's clock.
+fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts, u64, f64)> {
     let counts_file = super::scratch("counts");
     // Nothing old may be taken for this run's.
     drop(fs::remove_file(&counts_file));
@@ -91,19 +95,22 @@ fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts,
         cpus: 1,
         icount: true,
         packages: how == How::Workload,
-        network: how.needs_network(),
+        devices: how.devices(),
         append: "",
     };
-    let mut machine = micro::machine(kernel, setup);
+    let mut machine = micro::machine(kernel, setup)?;
     let plugin = format!(
         "{},out={}",
         build::profile_plugin()?.display(),
         counts_file.display()
     );
-    machine.hardware.extra = vec!["-plugin".into(), plugin.into()];
+    machine
+        .hardware
+        .extra
+        .extend(["-plugin".into(), plugin.into()]);
     let log = micro::boot(&machine, setup, &[name])?;
-    let operations = match micro::outcome(&log, name) {
-        Some(Outcome::Value { operations, .. }) => operations,
+    let (operations, clock) = match micro::outcome(&log, name) {
+        Some(Outcome::Value { operations, median }) => (operations, median),
         Some(Outcome::NotAvailable(why)) => bail!("{name}: n/a: {why}"),
         None => bail!(
             "{name} was not reported; the log is {}",
@@ -112,7 +119,7 @@ fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts,
     };
     let counts = fs::read_to_string(&counts_file)
         .with_context(|| format!("no {}", counts_file.display()))?;
-    Ok((read_counts(&counts)?, operations))
+    Ok((read_counts(&counts)?, operations, clock))
 }
 
 /// Executions of each instruction, by its address.

@@ -96,6 +96,21 @@ impl Table {
         });
     }
 
+    /// Makes a part of the first other system's figure Skerry's goal.
+    pub fn set_share_as_goal(&mut self, metric: &str, share: f64) {
+        let of = |other: bool| {
+            move |figure: &&mut Figure| {
+                figure.metric == metric && (figure.system != SKERRY) == other
+            }
+        };
+        let theirs = self.figures.iter_mut().find(of(true));
+        if let Some(theirs) = theirs.and_then(|figure| figure.median) {
+            for figure in self.figures.iter_mut().filter(of(false)) {
+                figure.goal = Some((theirs * share).round());
+            }
+        }
+    }
+
     /// The figure of one metric on one system.
     pub fn find(&self, metric: &str, unit: &str, system: &str) -> Option<&Figure> {
         self.figures.iter().find(|figure| {
@@ -265,5 +280,29 @@ fn spread(figure: Option<&Figure>) -> String {
             format!("{:.1}%", (max - min) / median * 100.0)
         }
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_another_systems_figure_is_a_goal() {
+        let mut table = Table::default();
+        for (metric, skerry, linux) in [("near", 49.0, 100.0), ("far", 51.0, 100.0)] {
+            table.add(metric, SKERRY, "instructions", None, vec![skerry]);
+            table.add(metric, "linux", "instructions", None, vec![linux]);
+            table.set_share_as_goal(metric, 0.5);
+        }
+        let missed: Vec<_> = table.rows().filter(Row::missed).collect();
+        assert_eq!(missed.len(), 1);
+        assert_eq!((missed[0].metric, missed[0].ratio(0)), ("far", Some(0.51)));
+        assert_eq!(missed[0].skerry.unwrap().goal, Some(50.0));
+        // Alone there is nothing to compare with.
+        let mut alone = Table::default();
+        alone.add("m", SKERRY, "instructions", None, vec![1.0]);
+        alone.set_share_as_goal("m", 0.5);
+        assert!(!alone.rows().any(|row| row.missed()));
     }
 }

@@ -92,15 +92,15 @@ pub fn idle_wake_ups(kernel: &Kernel, metric: &Metric) -> Result<Outcome> {
     let counts = super::scratch("counts");
     drop(fs::remove_file(&counts));
     // QEMU tells of a processor's sleep only where each has a thread of its own.
-    let network = metric.how.needs_network();
+    let devices = metric.how.devices();
     let setup = Setup {
-        cpus: if network { 1 } else { IDLE_CPUS },
+        cpus: if devices.is_some() { 1 } else { IDLE_CPUS },
         icount: false,
         packages: false,
-        network,
+        devices,
         append: "",
     };
-    let mut machine = micro::machine(kernel, setup);
+    let mut machine = micro::machine(kernel, setup)?;
     let plugin = format!(
         "{},out={}",
         build::profile_plugin()?.display(),

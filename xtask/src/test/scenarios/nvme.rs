@@ -28,7 +28,7 @@ const UNREADABLE: u64 = 1000;
 const UNWRITABLE: u64 = 1800;
 
 /// Modules of a Debian kernel that NVMe disks need.
-const MODULES: [&str; 9] = [
+pub const MODULES: [&str; 9] = [
     "lib/crc64",
     "crypto/crc64_rocksoft_generic",
     "crypto/crct10dif_common",
