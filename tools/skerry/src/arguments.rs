@@ -257,12 +257,16 @@ pub(crate) struct What {
         value_name = "SIZE"
     )]
     pub(crate) memory: String,
-    /// PCI function that it gets, as lspci shows it; may be given several times
+    /// PCI function that it gets: its address, as lspci shows it, or its device, such as nvme0, vda
+    /// or eth0; may be given several times
+    ///
+    /// Devices of a kind are counted by their addresses in the machine, whoever has them. A name
+    /// that the supervisor's own device has is refused: give the address.
     ///
     /// Its drivers find it at the start, and have its disk or network card; it is reset and free at
     /// the instance's end. The supervisor's own drivers must not have it: start the machine with
     /// `pci.hide=ADDR` on the kernel's command line.
-    #[arg(long = "device", value_name = "ADDR")]
+    #[arg(long = "device", value_name = "ADDR|NAME")]
     pub(crate) devices: Vec<String>,
     /// Give devices even if nothing confines their DMA
     ///

@@ -6,28 +6,71 @@ use abi::dev::{self, AddDevice, Status};
 use pci::Address;
 
 use crate::device::Device;
-use crate::failure::{Failure, Result, plain};
+use crate::failure::{Context, Failure, Result, plain};
+use crate::functions::{self, Function};
 use crate::instances::{has_ended, label};
 
-/// Reads the addresses of functions, as `lspci` shows them.
+/// Reads which functions are meant: by their addresses, as `lspci` shows them, or by the names of
+/// their devices in the machine.
 ///
 /// # Errors
-/// If one is none, or is there twice.
+/// If one is none, or is there twice, or if a name may mean two.
 pub fn parse(texts: &[String]) -> Result<Vec<Address>> {
+    let is_name = |text: &String| !text.contains([':', '.']);
+    let functions = if texts.iter().any(is_name) {
+        functions::of_this_machine().context(|| "cannot read the machine's PCI functions")?
+    } else {
+        Vec::new()
+    };
+    parse_among(texts, &functions)
+}
+
+/// The same in a machine with these functions.
+fn parse_among(texts: &[String], functions: &[Function]) -> Result<Vec<Address>> {
     let mut addresses = Vec::with_capacity(texts.len());
     for text in texts {
-        let address = text.parse().map_err(|_| {
-            Failure::new(format!(
-                "{text:?} is no address of a PCI function: give one like 0000:01:00.0, as `lspci \
-                 -D` shows it"
-            ))
-        })?;
+        let address = if text.contains([':', '.']) {
+            text.parse().map_err(|_| {
+                Failure::new(format!(
+                    "{text:?} is no address of a PCI function: give one like 0000:01:00.0, as \
+                     `lspci -D` shows it"
+                ))
+            })?
+        } else {
+            find(text, functions)?
+        };
         if addresses.contains(&address) {
             return Err(Failure::new(format!("--device {address} is given twice")));
         }
         addresses.push(address);
     }
     Ok(addresses)
+}
+
+/// The function whose device has a name.
+fn find(name: &str, functions: &[Function]) -> Result<Address> {
+    let free: Vec<String> = functions
+        .iter()
+        .filter(|function| !function.is_used)
+        .map(|function| format!("{} ({})", function.name, function.address))
+        .collect();
+    let others = if free.is_empty() {
+        String::new()
+    } else {
+        format!("{}, or ", free.join(", "))
+    };
+    let remedy = format!("give {others}an address, as `lspci -D` shows it");
+    match functions.iter().find(|function| function.name == name) {
+        // Where drivers leave some alone, those that they have are counted otherwise.
+        Some(function) if function.is_used => Err(Failure::new(format!(
+            "{name:?} is a device that the supervisor has itself, and cannot be given by that \
+             name: {remedy}"
+        ))),
+        Some(function) => Ok(function.address),
+        None => Err(Failure::new(format!(
+            "there is no PCI function with a device {name:?}: {remedy}"
+        ))),
+    }
 }
 
 /// Gives functions to a created instance.
@@ -181,6 +224,47 @@ mod tests {
         assert_eq!(shown(&one), "0000:01:00.0 0000:02:00.0 (unsafe DMA)");
         let two = create(&mock, "two", &[], false).unwrap();
         assert_eq!((shown(&two).as_str(), is_unsafe(&two)), ("", false));
+    }
+
+    #[test]
+    fn a_name_means_one_function_or_none() {
+        let function = |bus, name: &str, is_used| Function {
+            address: Address::new(0, bus, 0, 0),
+            name: name.into(),
+            is_used,
+        };
+        let functions = [
+            function(1, "vda", true),
+            function(2, "vdb", false),
+            function(3, "nvme0", false),
+        ];
+        let parse = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).into()).collect();
+            parse_among(&texts, &functions).map_err(|failure| failure.message)
+        };
+        let address = |bus| Address::new(0, bus, 0, 0);
+        assert_eq!(
+            parse(&["nvme0", "01:00.0", "vdb"]).unwrap(),
+            [3, 1, 2].map(address)
+        );
+        for (texts, why) in [
+            (
+                &["vdb", "0000:02:00.0"][..],
+                "--device 0000:02:00.0 is given twice",
+            ),
+            (&["vda"], "that the supervisor has itself"),
+            (
+                &["nvme1"],
+                "there is no PCI function with a device \"nvme1\": give vdb (0000:02:00.0), \
+                 nvme0 (0000:03:00.0), or an address",
+            ),
+            (&[""], "there is no PCI function with a device \"\""),
+        ] {
+            let message = parse(texts).unwrap_err();
+            assert!(message.contains(why), "{message}");
+        }
+        let none = find("vda", &[]).unwrap_err().message;
+        assert!(none.contains("\"vda\": give an address"), "{none}");
     }
 
     #[test]

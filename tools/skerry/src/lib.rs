@@ -46,6 +46,7 @@ pub mod doctor;
 pub mod events;
 pub mod exec;
 pub mod failure;
+mod functions;
 pub mod instances;
 pub mod kernel;
 pub mod loans;
