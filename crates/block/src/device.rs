@@ -98,6 +98,21 @@ pub enum Operation<'a> {
 }
 
 impl Operation<'_> {
+    /// The same so many bytes further on the device, as a part of it passes it on.
+    #[must_use]
+    pub const fn moved(&self, by: u64) -> Self {
+        let mut moved = *self;
+        match &mut moved {
+            Self::Read(Transfer { offset, .. })
+            | Self::Write(Transfer { offset, .. })
+            | Self::WriteThrough(Transfer { offset, .. })
+            | Self::Discard { offset, .. }
+            | Self::WriteZeroes { offset, .. } => *offset += by,
+            Self::Flush => (),
+        }
+        moved
+    }
+
     /// The range that it concerns.
     #[must_use]
     pub const fn range(&self) -> Option<(u64, u64)> {
@@ -207,5 +222,124 @@ pub trait BlockDevice: Send + Sync {
         }
         self.execute(Operation::Write(transfer))?;
         self.execute(Operation::Flush)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A device that notes what it is asked for, some of which fails.
+    struct Device {
+        writes_through: bool,
+        fails: &'static str,
+        asked: Mutex<Vec<&'static str>>,
+    }
+
+    fn kind(operation: &Operation<'_>) -> &'static str {
+        match operation {
+            Operation::Read(_) => "read",
+            Operation::Write(_) => "write",
+            Operation::WriteThrough(_) => "write through",
+            Operation::Flush => "flush",
+            Operation::Discard { .. } => "discard",
+            Operation::WriteZeroes { .. } => "zero",
+        }
+    }
+
+    impl BlockDevice for Device {
+        fn capacity(&self) -> u64 {
+            1 << 20
+        }
+
+        fn limits(&self) -> Limits {
+            Limits::of_blocks(512)
+        }
+
+        fn is_read_only(&self) -> bool {
+            false
+        }
+
+        fn writes_through(&self) -> bool {
+            self.writes_through
+        }
+
+        fn submit(&self, batch: &mut [Request<'_>]) {
+            for request in batch {
+                let kind = kind(&request.operation);
+                self.asked.lock().unwrap().push(kind);
+                request.outcome = if kind == self.fails {
+                    Err(Errno::EIO)
+                } else {
+                    Ok(())
+                };
+            }
+        }
+    }
+
+    /// Requests that a device gets for a write through, and the outcome.
+    fn write_through(
+        writes_through: bool,
+        fails: &'static str,
+    ) -> (Vec<&'static str>, Result<(), Errno>) {
+        let device = Device {
+            writes_through,
+            fails,
+            asked: Mutex::default(),
+        };
+        let page = Page::zeroed().unwrap();
+        let outcome = device.write_through(Transfer {
+            offset: 4096,
+            len: PAGE_SIZE,
+            pages: &[page],
+        });
+        (device.asked.into_inner().unwrap(), outcome)
+    }
+
+    #[test]
+    fn a_write_through_is_flushed_where_it_takes_that() {
+        assert_eq!(write_through(true, ""), (vec!["write through"], Ok(())));
+        assert_eq!(write_through(false, ""), (vec!["write", "flush"], Ok(())));
+    }
+
+    #[test]
+    fn a_write_through_fails_with_any_part_of_it() {
+        let failed = Err(Errno::EIO);
+        assert_eq!(
+            write_through(true, "write through"),
+            (vec!["write through"], failed)
+        );
+        assert_eq!(write_through(false, "write"), (vec!["write"], failed));
+        assert_eq!(
+            write_through(false, "flush"),
+            (vec!["write", "flush"], failed)
+        );
+    }
+
+    #[test]
+    fn what_a_part_passes_on_is_the_same_elsewhere() {
+        let pages = [Page::zeroed().unwrap()];
+        let transfer = Transfer {
+            offset: 512,
+            len: 1024,
+            pages: &pages,
+        };
+        let (offset, len) = (512, 1024);
+        for operation in [
+            Operation::Read(transfer),
+            Operation::Write(transfer),
+            Operation::WriteThrough(transfer),
+            Operation::Discard { offset, len },
+            Operation::WriteZeroes { offset, len },
+        ] {
+            let moved = operation.moved(4096);
+            assert_eq!(kind(&moved), kind(&operation));
+            assert_eq!(moved.range(), Some((4608, 1024)));
+        }
+        assert_eq!(kind(&Operation::Flush.moved(4096)), "flush");
     }
 }

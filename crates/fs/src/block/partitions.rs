@@ -4,7 +4,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use ::block::partition::{self, Partition};
-use ::block::{BlockDevice, Limits, Operation, PageCache, Request, Transfer};
+use ::block::{BlockDevice, Limits, PageCache, Request};
 use abi::errno::Errno;
 use arrayvec::ArrayVec;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -32,30 +32,6 @@ struct PartDevice {
     len: u64,
 }
 
-impl PartDevice {
-    /// The same operation on the disk.
-    fn on_disk<'a>(&self, operation: &Operation<'a>) -> Operation<'a> {
-        let moved = |transfer: &Transfer<'a>| Transfer {
-            offset: self.offset + transfer.offset,
-            ..*transfer
-        };
-        match operation {
-            Operation::Read(transfer) => Operation::Read(moved(transfer)),
-            Operation::Write(transfer) => Operation::Write(moved(transfer)),
-            Operation::WriteThrough(transfer) => Operation::WriteThrough(moved(transfer)),
-            Operation::Flush => Operation::Flush,
-            Operation::Discard { offset, len } => Operation::Discard {
-                offset: self.offset + offset,
-                len: *len,
-            },
-            Operation::WriteZeroes { offset, len } => Operation::WriteZeroes {
-                offset: self.offset + offset,
-                len: *len,
-            },
-        }
-    }
-}
-
 impl BlockDevice for PartDevice {
     fn capacity(&self) -> u64 {
         self.len
@@ -80,7 +56,7 @@ impl BlockDevice for PartDevice {
             for (place, request) in group.iter_mut().enumerate() {
                 request.outcome = request.operation.check(self);
                 if request.outcome.is_ok() {
-                    passed.push(Request::new(self.on_disk(&request.operation)));
+                    passed.push(Request::new(request.operation.moved(self.offset)));
                     places.push(place);
                 }
             }
