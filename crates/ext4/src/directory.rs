@@ -77,9 +77,11 @@ pub struct Found {
 
 /// The entry at an offset; its block's entries end at `end`.
 pub fn entry(bytes: &[u8], at: usize, end: usize) -> Result<RawEntry<'_>> {
-    let len = usize::from(u16_at(bytes, at + 4)?);
-    let name_len = usize::from(u8_at(bytes, at + 6)?);
-    let ino = u32_at(bytes, at)?;
+    let head = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    let [a, b, c, d, e, f, name_len, kind]: [u8; HEAD] = *head.ok_or(Errno::EUCLEAN)?;
+    let ino = u32::from_le_bytes([a, b, c, d]);
+    let len = usize::from(u16::from_le_bytes([e, f]));
+    let name_len = usize::from(name_len);
     if len < HEAD
         || !len.is_multiple_of(4)
         || at + len > end
@@ -92,7 +94,7 @@ pub fn entry(bytes: &[u8], at: usize, end: usize) -> Result<RawEntry<'_>> {
         at,
         len,
         ino,
-        kind: u8_at(bytes, at + 7)?,
+        kind,
         name: part(bytes, at + HEAD, name_len)?,
     })
 }
@@ -128,25 +130,36 @@ pub fn put_entry(
     Ok(())
 }
 
-/// Puts an entry where there is room. False: there is none.
-pub fn insert(bytes: &mut [u8], end: usize, ino: u32, kind: u8, name: &[u8]) -> Result<bool> {
+/// Room for an entry behind what an entry uses.
+#[derive(Clone, Copy)]
+pub struct Room {
+    at: usize,
+    len: usize,
+    used: usize,
+}
+
+/// The first room for a name in a block.
+pub fn room(bytes: &[u8], end: usize, name: &[u8]) -> Result<Option<Room>> {
     let wanted = needed(name.len());
-    let mut place = None;
     for found in entries(bytes, end) {
         let found = found?;
-        if found.len - found.used() >= wanted {
-            place = Some((found.at, found.len, found.used()));
-            break;
+        let (at, len, used) = (found.at, found.len, found.used());
+        if len - used >= wanted {
+            return Ok(Some(Room { at, len, used }));
         }
     }
-    let Some((at, len, used)) = place else {
-        return Ok(false);
-    };
-    if used > 0 {
-        put_u16(bytes, at + 4, used as u16)?;
+    Ok(None)
+}
+
+impl Room {
+    /// Puts an entry there.
+    pub fn put(self, bytes: &mut [u8], ino: u32, kind: u8, name: &[u8]) -> Result<()> {
+        let Self { at, len, used } = self;
+        if used > 0 {
+            put_u16(bytes, at + 4, used as u16)?;
+        }
+        put_entry(bytes, at + used, len - used, ino, kind, name)
     }
-    put_entry(bytes, at + used, len - used, ino, kind, name)?;
-    Ok(true)
 }
 
 /// Removes the entry at an offset.
@@ -265,7 +278,8 @@ impl Ext4 {
         };
         for found in entries(&bytes, end) {
             let found = found?;
-            if found.ino != 0 && found.name == name {
+            // Names of one directory often begin alike.
+            if found.ino != 0 && found.name.last() == name.last() && found.name == name {
                 return Ok(Some(Found {
                     block,
                     at: found.at,
@@ -306,13 +320,12 @@ impl Ext4 {
         let (end, count) = (self.entries_end(), self.directory_blocks(dir)?);
         for logical in 0..count {
             let (block, bytes) = self.directory_block(dir, logical, Kind::Leaf)?;
-            if !has_room(&bytes, end, name)? {
+            let Some(room) = room(&bytes, end, name)? else {
                 continue;
-            }
-            let done = self.edit_directory(dir, block, Kind::Leaf, |bytes| {
-                insert(bytes, end, ino, kind, name)
-            })?;
-            return if done { Ok(()) } else { Err(Errno::EUCLEAN) };
+            };
+            return self.edit_directory(dir, block, Kind::Leaf, |bytes| {
+                room.put(bytes, ino, kind, name)
+            });
         }
         if count == 1 && self.sb.compat.contains(Compat::DIR_INDEX) {
             self.make_index(dir)?;
@@ -385,17 +398,6 @@ impl Ext4 {
             put_entry(bytes, needed(1), end - needed(1), parent, kind, b"..")
         })
     }
-}
-
-/// Whether a block has room for a name.
-fn has_room(bytes: &[u8], end: usize, name: &[u8]) -> Result<bool> {
-    for found in entries(bytes, end) {
-        let found = found?;
-        if found.len - found.used() >= needed(name.len()) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 fn put_tail(bytes: &mut [u8]) -> Result<()> {

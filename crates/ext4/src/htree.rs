@@ -9,7 +9,7 @@ use abi::errno::Errno;
 use arrayvec::ArrayVec;
 
 use crate::bytes::{part, part_mut, put_u16, put_u32, u8_at, u16_at, u32_at};
-use crate::directory::{Found, Kind, entries, entry, insert, needed, put_entry};
+use crate::directory::{Found, Kind, entries, entry, needed, put_entry, room};
 use crate::hash::{Hasher, NameHash};
 use crate::inode::{INDEX, Inode};
 use crate::mount::Ext4;
@@ -178,17 +178,10 @@ impl Ext4 {
         for _ in 0..2 * self.max_levels() + 4 {
             let path = self.index_path(dir, |hasher| hasher.hash(name).major)?;
             let (block, bytes) = self.directory_block(dir, path.leaf()?, Kind::Leaf)?;
-            let room = entries(&bytes, end)
-                .find_map(|found| match found {
-                    Ok(found) if found.len - found.used() < needed(name.len()) => None,
-                    other => Some(other.map(|_| ())),
-                })
-                .transpose()?;
-            if room.is_some() {
-                self.edit_directory(dir, block, Kind::Leaf, |bytes| {
-                    insert(bytes, end, ino, kind, name)
-                })?;
-                return Ok(());
+            if let Some(room) = room(&bytes, end, name)? {
+                return self.edit_directory(dir, block, Kind::Leaf, |bytes| {
+                    room.put(bytes, ino, kind, name)
+                });
             }
             let last = path.steps.last().ok_or(Errno::EUCLEAN)?;
             if last.count()? < last.limit()? {
