@@ -1,9 +1,9 @@
 //! Blocks of directories: entries one after the other, each with the length to the next.
 
 use abi::errno::Errno;
+use crc32c::crc32c;
 
 use crate::bytes::{part, part_mut, put_u16, put_u32, u8_at, u16_at, u32_at};
-use crate::crc::crc32c;
 use crate::extent::Extent;
 use crate::inode::{FileType, INDEX, Inode};
 use crate::mount::Ext4;

@@ -3,9 +3,9 @@
 use core::ops::Deref;
 
 use abi::errno::Errno;
+use crc32c::crc32c;
 
 use crate::bytes::{put_u16, put_u32, u16_at, u32_at};
-use crate::crc::crc32c;
 use crate::inode::Inode;
 use crate::mount::Ext4;
 use crate::{Block, Result};

@@ -1,9 +1,10 @@
 //! Group descriptors and bitmaps.
 
 use abi::errno::Errno;
+use crc32c::crc32c;
 
 use crate::bytes::{high, joined, low, part, put_u16, put_u32, u16_at, u32_at};
-use crate::crc::{crc16, crc32c};
+use crate::crc::crc16;
 use crate::mount::Ext4;
 use crate::superblock::{GroupChecksum, MountError, Superblock};
 use crate::zone::Zones;

@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
+use crc32c::crc32c;
 
 use crate::Result;
 use crate::bytes::{joined, part, part_mut, put_u16, put_u32, u16_at, u32_at};
-use crate::crc::crc32c;
 use crate::mount::Ext4;
 use crate::superblock::{RoCompat, Superblock};
 use crate::time::Timestamp;

@@ -8,9 +8,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
+use crc32c::crc32c;
 
 use crate::bytes::{be32_at, high, low, part, part_mut, put_be16, put_be32, put_be64, u8_at};
-use crate::crc::crc32c;
 use crate::device::Device;
 use crate::gather::Gather;
 use crate::superblock::MountError;

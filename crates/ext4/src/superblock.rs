@@ -5,10 +5,10 @@ use alloc::string::String;
 use core::fmt;
 
 use abi::errno::Errno;
+use crc32c::crc32c;
 
 use crate::Result;
 use crate::bytes::{joined, part, put_u32, u8_at, u16_at, u32_at};
-use crate::crc::crc32c;
 
 /// First byte of the superblock on the device.
 pub const OFFSET: u64 = 1024;

@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
+use crc32c::crc32c;
 
 use crate::Result;
 use crate::bytes::{part, part_mut, put_u16, put_u32, u8_at, u16_at, u32_at};
-use crate::crc::crc32c;
 use crate::inode::{Inode, OLD_SIZE};
 use crate::mount::Ext4;
 
