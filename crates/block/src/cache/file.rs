@@ -140,6 +140,18 @@ impl PageCache {
         Some(cached.page.clone())
     }
 
+    /// Whether it is known that there are blocks for all of some pages: all were written to, or
+    /// [`Self::set_prepared`] was called, and they are in the cache.
+    #[must_use]
+    pub fn is_prepared(&self, pages: Range<u64>) -> bool {
+        let contents = self.contents.lock();
+        let mut pages = pages;
+        pages.all(|index| {
+            let cached = contents.pages.get(&index);
+            cached.is_some_and(|cached| cached.is_prepared)
+        })
+    }
+
     /// Notes that there are blocks for all of page `index`, which is brought in if need be, and
     /// makes it dirty, so that it stays.
     ///

@@ -194,7 +194,7 @@ pub(super) struct Contents {
     told: Mutex<ErrorCursor>,
 }
 
-/// Outcome of a change: blocks of 512 bytes that the file has, if that may have changed.
+/// Outcome of a change: blocks of 512 bytes that the file has.
 pub(super) type Sectors = u64;
 
 impl Contents {
@@ -269,13 +269,14 @@ impl Contents {
         fs.with_room(prepare, |(until, _)| *until < range.end)
     }
 
-    /// Writes at an offset, or behind the end. Where it began, and how much was written.
+    /// Writes at an offset, or behind the end. Where it began, how much was written, and what the
+    /// file has where that may have changed.
     pub(super) fn write(
         &self,
         fs: &Ext4Fs,
         offset: Option<u64>,
         buf: &[u8],
-    ) -> Result<(u64, usize, Sectors)> {
+    ) -> Result<(u64, usize, Option<Sectors>)> {
         let _writing = self.writing.lock();
         let size = self.size();
         let at = offset.unwrap_or(size);
@@ -288,7 +289,14 @@ impl Contents {
         // All of the pages that are touched, as they are written back whole.
         let from = at - at % PAGE;
         let until = end.next_multiple_of(PAGE).min(size.max(end));
-        let (until, sectors) = self.prepare(fs, from..until)?;
+        // Nobody takes blocks away meanwhile.
+        let has_blocks = end <= size && self.cache.is_prepared(from / PAGE..until.div_ceil(PAGE));
+        let (until, sectors) = if has_blocks {
+            (until, None)
+        } else {
+            let (until, sectors) = self.prepare(fs, from..until)?;
+            (until, Some(sectors))
+        };
         if until <= at {
             return Err(Errno::ENOSPC);
         }

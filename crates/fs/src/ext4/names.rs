@@ -446,7 +446,9 @@ impl Ext4Inode {
     fn write(&self, offset: Option<u64>, buf: &[u8]) -> Result<(u64, usize)> {
         let contents = self.contents()?;
         let (at, n, sectors) = contents.write(self.fs(), offset, buf)?;
-        self.set_sectors(sectors);
+        if let Some(sectors) = sectors {
+            self.set_sectors(sectors);
+        }
         self.touch_modified();
         self.drop_privileges()?;
         contents.throttle();
