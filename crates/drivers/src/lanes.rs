@@ -3,8 +3,9 @@
 //!
 //! A thread puts its requests into the queue of the processor that it is on, and waits until each
 //! has an outcome. One of those that wait for a queue waits for its interrupt, *leads*: it takes
-//! what is over, for all, and wakes the others. So there is no thread of the driver's, and a
-//! request that is alone costs one switch away and one back.
+//! what is over, for all, and wakes those whose requests that were. Who ends and leaves nobody that
+//! leads has another one lead. So there is no thread of the driver's, a request that is alone costs
+//! one switch away and one back, and nobody is woken for another one's.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -174,15 +175,13 @@ pub trait Hardware: Send + Sync {
 /// A request that is under way: in how many parts, and how those ended that did.
 #[derive(Clone, Copy)]
 struct Ticket {
-    is_taken: bool,
     left: u32,
     /// Looks at which it was under way, since a part of it ended.
     looks: u8,
     outcome: Result<(), Errno>,
 }
 
-const FREE: Ticket = Ticket {
-    is_taken: false,
+const NEW: Ticket = Ticket {
     left: 0,
     looks: 0,
     outcome: Ok(()),
@@ -190,9 +189,21 @@ const FREE: Ticket = Ticket {
 
 type Tickets = [Ticket; TICKETS];
 
+/// Some of the tickets, as bits.
+type Set = u64;
+const _: () = assert!(TICKETS == Set::BITS as usize);
+
 struct State<Q> {
     queue: Q,
     tickets: Tickets,
+    /// Tickets that nobody has.
+    free: Set,
+    /// Tickets whose threads wait until they are over.
+    waiting: Set,
+    /// Tickets whose threads wait until there is room in the device's queue.
+    wanting_room: Set,
+    /// Tickets that are over, and of which their threads were not told.
+    over: Set,
     /// Whether somebody waits for the interrupt.
     is_led: bool,
     /// When the requests are looked at next.
@@ -203,8 +214,10 @@ struct State<Q> {
 struct Lane<Q, I> {
     number: u8,
     state: Mutex<State<Q>>,
-    /// A request is over, or nobody leads any more.
-    changed: Condvar,
+    /// There are free tickets.
+    given_back: Condvar,
+    /// The thread with that ticket, which waits, is to look again.
+    changed: [Condvar; TICKETS],
     interrupt: I,
 }
 
@@ -245,11 +258,16 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
                 number,
                 state: Mutex::new(State {
                     queue,
-                    tickets: [FREE; TICKETS],
+                    tickets: [NEW; TICKETS],
+                    free: Set::MAX,
+                    waiting: 0,
+                    wanting_room: 0,
+                    over: 0,
                     is_led: false,
                     next_look: Deadline::PASSED,
                 }),
-                changed: Condvar::new(),
+                given_back: Condvar::new(),
+                changed: [const { Condvar::new() }; TICKETS],
                 interrupt,
             },
         ));
@@ -304,19 +322,26 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
             }
         }
         state = self.notify(lane, state);
-        let is_over = |state: &State<H::Queue>| {
-            let left = |ticket: &u8| state.tickets[usize::from(*ticket)].left;
-            taken.iter().all(|ticket| left(ticket) == 0)
-        };
-        while !is_over(&state) {
-            state = self.progress(lane, state);
+        for &ticket in &taken {
+            state = self.wait(lane, state, ticket);
         }
         for (request, ticket) in group.iter_mut().zip(taken) {
-            let ticket = &mut state.tickets[usize::from(ticket)];
-            request.outcome = ticket.outcome;
-            ticket.is_taken = false;
+            request.outcome = state.give_back(ticket);
         }
-        lane.changed.notify_all(&state);
+        lane.leave(&mut state);
+    }
+
+    /// Waits until a request is over.
+    fn wait<'a>(
+        &'a self,
+        lane: &'a Lane<H::Queue, I>,
+        mut state: Guard<'a, H>,
+        ticket: u8,
+    ) -> Guard<'a, H> {
+        while state.tickets[usize::from(ticket)].left > 0 {
+            state = self.progress(lane, state, ticket, Until::Over);
+        }
+        state
     }
 
     /// The queue of this processor, with room for so many requests.
@@ -324,8 +349,8 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
         let lane = &self.lanes[H::cpu() % self.lanes.len()];
         let mut state = lane.state.lock();
         // Who has some gives them back without waiting for others.
-        while state.tickets.iter().filter(|it| !it.is_taken).count() < requests {
-            state = lane.changed.wait(state);
+        while (state.free.count_ones() as usize) < requests {
+            state = lane.given_back.wait(state);
         }
         (lane, state)
     }
@@ -343,13 +368,9 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
         let once = |queue: &mut H::Queue, _, tag| offer(queue, tag).map(|()| 0);
         state = self.offer(lane, state, ticket, 0, once);
         state = self.notify(lane, state);
-        while state.tickets[usize::from(ticket)].left > 0 {
-            state = self.progress(lane, state);
-        }
-        let own = &mut state.tickets[usize::from(ticket)];
-        own.is_taken = false;
-        let outcome = own.outcome;
-        lane.changed.notify_all(&state);
+        state = self.wait(lane, state, ticket);
+        let outcome = state.give_back(ticket);
+        lane.leave(&mut state);
         outcome
     }
 
@@ -385,7 +406,7 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
                 }
                 Err(NotOffered::Full) => {
                     state = self.notify(lane, state);
-                    state = self.progress(lane, state);
+                    state = self.progress(lane, state, ticket, Until::Room);
                 }
                 Err(NotOffered::Broken) => {
                     drop(state);
@@ -411,25 +432,42 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
         state
     }
 
-    /// Takes everything that is over; how many parts it were.
-    fn take_ended(&self, state: &mut State<H::Queue>) -> Result<usize, Broken> {
+    /// Takes everything that is over, and wakes those who wait for that; how many parts it were.
+    fn take_ended(
+        &self,
+        lane: &Lane<H::Queue, I>,
+        state: &mut Guard<'_, H>,
+    ) -> Result<usize, Broken> {
         let mut count = 0;
-        while let Some(ended) = self.hardware.take(&mut state.queue)? {
-            end(&mut state.tickets, &ended);
-            count += 1;
+        let broken = loop {
+            match self.hardware.take(&mut state.queue) {
+                Ok(Some(ended)) => {
+                    let state = &mut **state;
+                    end(&mut state.tickets, &mut state.over, &ended);
+                    count += 1;
+                }
+                Ok(None) => break None,
+                Err(broken) => break Some(broken),
+            }
+        };
+        if count > 0 {
+            lane.tell(state);
         }
-        Ok(count)
+        broken.map_or(Ok(count), Err)
     }
 
-    /// Takes what is over, or waits until something is. Who calls this looks again afterwards: it
-    /// may return without anything having happened.
+    /// Takes what is over, or waits until something is, or as the thread with this ticket until
+    /// that may have what it waits for. Who calls this looks again afterwards: it may return
+    /// without anything having happened.
     fn progress<'a>(
         &'a self,
         lane: &'a Lane<H::Queue, I>,
         mut state: Guard<'a, H>,
+        ticket: u8,
+        until: Until,
     ) -> Guard<'a, H> {
-        let reason = match self.take_ended(&mut state) {
-            Ok(0) if state.is_led => return lane.changed.wait(state),
+        let reason = match self.take_ended(lane, &mut state) {
+            Ok(0) if state.is_led => return lane.wait(state, ticket, until),
             Ok(0) => match self.hardware.arm(&mut state.queue) {
                 Ok(true) => return state,
                 Ok(false) => {
@@ -444,16 +482,14 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
                         let was_heard = lane.interrupt.event().wait_until(deadline);
                         state = lane.state.lock();
                         state.is_led = false;
-                        lane.changed.notify_all(&state);
                         if was_heard {
                             return state;
                         }
-                        match self.take_ended(&mut state) {
+                        match self.take_ended(lane, &mut state) {
                             Ok(0) => return state,
                             Ok(ended) => {
                                 let name = self.hardware.name();
                                 log::warn!("{name}: no interrupt came for {ended} requests");
-                                lane.changed.notify_all(&state);
                                 return state;
                             }
                             Err(Broken) => Reason::Broken,
@@ -462,10 +498,7 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
                 }
                 Err(Broken) => Reason::Broken,
             },
-            Ok(_) => {
-                lane.changed.notify_all(&state);
-                return state;
-            }
+            Ok(_) => return state,
             Err(Broken) => Reason::Broken,
         };
         drop(state);
@@ -512,23 +545,27 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
                 (Reason::Wanted, _) => log::info!("{name}: reset, as was asked for"),
             }
             let mut queues = ArrayVec::<&mut H::Queue, MAX_LANES>::new();
-            let mut tickets = ArrayVec::<&mut Tickets, MAX_LANES>::new();
+            let mut tickets = ArrayVec::<(&mut Tickets, &mut Set), MAX_LANES>::new();
             for state in &mut states {
                 let state = &mut **state;
                 if matches!(reason, Reason::Wanted) {
                     H::forgive(&mut state.queue);
                 }
                 queues.push(&mut state.queue);
-                tickets.push(&mut state.tickets);
+                tickets.push((&mut state.tickets, &mut state.over));
             }
-            let mut ended = |ended: Ended| end(tickets[usize::from(ended.tag.lane)], &ended);
+            let mut ended = |ended: Ended| {
+                let (tickets, over) = &mut tickets[usize::from(ended.tag.lane)];
+                end(tickets, over, &ended);
+            };
             let result = self.hardware.recover(&mut queues, &mut ended);
-            for ticket in tickets.into_iter().flatten() {
+            for ticket in tickets.into_iter().flat_map(|(tickets, _)| tickets) {
                 ticket.looks = 0;
             }
             drop(queues);
-            for (lane, state) in self.lanes.iter().zip(&states) {
-                lane.changed.notify_all(state);
+            for (lane, state) in self.lanes.iter().zip(&mut states) {
+                state.over = 0;
+                lane.wake(state, Set::MAX);
                 lane.interrupt.event().set();
             }
             result == Err(Stuck) && states.iter().any(|state| H::in_flight(&state.queue) > 0)
@@ -539,23 +576,85 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
     }
 }
 
-impl<Q> State<Q> {
-    /// Takes a ticket, of which there is one.
-    fn take_ticket(&mut self) -> u8 {
-        let free = self.tickets.iter().position(|ticket| !ticket.is_taken);
-        let index = free.expect("there are enough, under the lock that says so");
-        self.tickets[index] = Ticket {
-            is_taken: true,
-            ..FREE
-        };
-        index as u8
+/// End of a thread's wait.
+#[derive(Clone, Copy)]
+enum Until {
+    /// Its request is over.
+    Over,
+    /// There is room in the device's queue.
+    Room,
+}
+
+impl<Q, I> Lane<Q, I> {
+    /// Waits, while another one leads, as the thread with this ticket.
+    fn wait<'a>(
+        &self,
+        mut state: MutexGuard<'a, State<Q>>,
+        ticket: u8,
+        until: Until,
+    ) -> MutexGuard<'a, State<Q>> {
+        let bit = 1 << ticket;
+        state.waiting |= bit;
+        if matches!(until, Until::Room) {
+            state.wanting_room |= bit;
+        }
+        self.changed[usize::from(ticket)].wait(state)
+    }
+
+    /// Wakes those of some tickets that wait.
+    fn wake(&self, state: &mut MutexGuard<'_, State<Q>>, tickets: Set) {
+        let mut left = state.waiting & tickets;
+        state.waiting &= !left;
+        state.wanting_room &= !left;
+        while left != 0 {
+            self.changed[left.trailing_zeros() as usize].notify_all(state);
+            left &= left - 1;
+        }
+    }
+
+    /// Wakes those whose requests are over, and as there is room now, those who want that.
+    fn tell(&self, state: &mut MutexGuard<'_, State<Q>>) {
+        let tickets = core::mem::take(&mut state.over) | state.wanting_room;
+        self.wake(state, tickets);
+    }
+
+    /// The thread has given its tickets back. If nobody leads those that wait, one of them does.
+    fn leave(&self, state: &mut MutexGuard<'_, State<Q>>) {
+        self.given_back.notify_all(state);
+        if !state.is_led {
+            let first = state.waiting & state.waiting.wrapping_neg();
+            self.wake(state, first);
+        }
     }
 }
 
-/// Notes the end of a part of a request.
-fn end(tickets: &mut Tickets, ended: &Ended) {
+impl<Q> State<Q> {
+    /// Takes a ticket, of which there is one.
+    fn take_ticket(&mut self) -> u8 {
+        assert!(
+            self.free != 0,
+            "there are enough, under the lock that says so"
+        );
+        let ticket = self.free.trailing_zeros();
+        self.free &= self.free - 1;
+        self.tickets[ticket as usize] = NEW;
+        ticket as u8
+    }
+
+    /// Gives a ticket back; the outcome of its request.
+    fn give_back(&mut self, ticket: u8) -> Result<(), Errno> {
+        self.free |= 1 << ticket;
+        self.tickets[usize::from(ticket)].outcome
+    }
+}
+
+/// Notes the end of a part of a request, and whether it is `over` with that.
+fn end(tickets: &mut Tickets, over: &mut Set, ended: &Ended) {
     let ticket = &mut tickets[usize::from(ended.tag.ticket)];
     ticket.left -= 1;
+    if ticket.left == 0 {
+        *over |= 1 << ended.tag.ticket;
+    }
     ticket.looks = 0;
     ticket.outcome = ticket.outcome.and(ended.outcome);
 }
