@@ -38,6 +38,6 @@ pub fn cpu(cpu: CpuId) -> CpuStats {
 #[must_use]
 pub fn runnable() -> u32 {
     (0..crate::cpu_count() as u32)
-        .map(|n| cpu(CpuId(n)).runnable)
+        .map(|n| shared(CpuId(n)).load.load(Ordering::Relaxed))
         .sum()
 }
