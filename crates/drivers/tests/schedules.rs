@@ -21,23 +21,42 @@ struct Device {
     is_armed: Mutex<bool>,
     bell: Event,
     interrupt: Event,
+    /// A thread has the ends of its requests.
+    returned: Event,
 }
 
 impl Device {
     /// Does so many parts, the last one that was offered first.
     fn serve(&self, parts: usize) {
         for _ in 0..parts {
-            let tag = loop {
-                let offered = self.offered.lock().pop();
-                match offered {
-                    Some(tag) => break tag,
-                    None => self.bell.wait(),
-                }
-            };
-            self.over.lock().push(tag);
-            if core::mem::take(&mut *self.is_armed.lock()) {
-                self.interrupt.set();
+            self.end(self.next());
+        }
+    }
+
+    /// Does so many parts, the one that it has first when whose the others are have returned.
+    fn keep_first(&self, parts: usize) {
+        let first = self.next();
+        for _ in 1..parts {
+            self.end(self.next());
+            self.returned.wait();
+        }
+        self.end(first);
+    }
+
+    fn next(&self) -> Tag {
+        loop {
+            let offered = self.offered.lock().pop();
+            match offered {
+                Some(tag) => break tag,
+                None => self.bell.wait(),
             }
+        }
+    }
+
+    fn end(&self, tag: Tag) {
+        self.over.lock().push(tag);
+        if core::mem::take(&mut *self.is_armed.lock()) {
+            self.interrupt.set();
         }
     }
 }
@@ -148,8 +167,9 @@ impl BlockDevice for Disk {
     }
 }
 
-/// Has threads submit requests of so many parts each, to a device with room for so many.
-fn submit_beside(threads: &[&'static [u64]], room: usize) {
+/// Has threads submit requests of so many parts each, to a device with room for so many that does
+/// them in some way.
+fn submit_beside(threads: &[&'static [u64]], room: usize, serve: fn(&Device, usize)) {
     let device = Arc::<Device>::default();
     let driver = Driver {
         device: device.clone(),
@@ -158,7 +178,7 @@ fn submit_beside(threads: &[&'static [u64]], room: usize) {
     let lines = vec![Line(device.clone())];
     let disk = Arc::new(Disk(Lanes::new(driver, vec![0], lines).unwrap()));
     let all: u64 = threads.iter().flat_map(|parts| parts.iter()).sum();
-    let server = spawn("device", move || device.serve(all as usize));
+    let server = spawn("device", move || serve(&device, all as usize));
     let submit = |disk: &Disk, parts: &[u64]| {
         let request = |&parts: &u64| {
             let (offset, len) = (0, parts * PART);
@@ -166,6 +186,7 @@ fn submit_beside(threads: &[&'static [u64]], room: usize) {
         };
         let mut batch: Vec<_> = parts.iter().map(request).collect();
         disk.submit(&mut batch);
+        disk.0.hardware().device.returned.set();
         let outcomes = batch.iter().map(|request| request.outcome);
         assert!(outcomes.eq(parts.iter().map(|_| Ok::<(), Errno>(()))));
     };
@@ -186,7 +207,7 @@ fn submit_beside(threads: &[&'static [u64]], room: usize) {
 fn each_of_two_that_wait_has_its_end() {
     Model::new()
         .preemptions(2)
-        .check(|| submit_beside(&[&[1], &[1]], 8));
+        .check(|| submit_beside(&[&[1], &[1]], 8, Device::serve));
 }
 
 #[test]
@@ -194,14 +215,14 @@ fn who_leads_and_goes_leaves_it_to_another_one() {
     Model::new()
         .preemptions(0)
         .random(1000)
-        .check(|| submit_beside(&[&[1], &[1], &[1]], 8));
+        .check(|| submit_beside(&[&[1], &[1], &[1]], 8, Device::serve));
 }
 
 #[test]
 fn a_batch_and_a_request_wait_beside_each_other() {
     Model::new()
         .preemptions(1)
-        .check(|| submit_beside(&[&[1, 1], &[1]], 8));
+        .check(|| submit_beside(&[&[1, 1], &[1]], 8, Device::serve));
 }
 
 #[test]
@@ -209,5 +230,20 @@ fn who_finds_no_room_is_woken_when_there_is_some() {
     Model::new()
         .preemptions(0)
         .random(1000)
-        .check(|| submit_beside(&[&[2], &[1]], 1));
+        .check(|| submit_beside(&[&[2], &[1]], 1, Device::serve));
+}
+
+#[test]
+fn who_has_an_end_returns_while_the_leader_waits() {
+    Model::new()
+        .preemptions(1)
+        .check(|| submit_beside(&[&[1], &[1]], 8, Device::keep_first));
+}
+
+#[test]
+fn who_wants_room_has_it_while_the_leader_waits() {
+    Model::new()
+        .preemptions(0)
+        .random(1000)
+        .check(|| submit_beside(&[&[1], &[1], &[1]], 2, Device::keep_first));
 }
