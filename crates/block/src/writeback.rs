@@ -2,7 +2,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
@@ -36,6 +36,8 @@ pub(crate) static FILE_PAGES: AtomicU64 = AtomicU64::new(0);
 static DIRTY: AtomicU64 = AtomicU64::new(0);
 /// File systems with changes, beside those of pages, that are not on their device yet.
 static CHANGED: AtomicU64 = AtomicU64::new(0);
+/// Whether the thread sleeps without a timer, so that who has work for it has to wake it.
+static SLEEPS: AtomicBool = AtomicBool::new(true);
 /// Pages of memory. Before it is told there is little.
 static MEMORY: AtomicU64 = AtomicU64::new(1024);
 /// The settings, which are parts of memory.
@@ -181,11 +183,17 @@ pub fn start() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Writes back for ever. While nothing is dirty the thread sleeps without a timer.
+/// Writes back for ever. While nothing is dirty the thread sleeps without a timer, but for one
+/// interval: who writes a page and then the page to its device, again and again, wakes it once.
 fn run() {
     loop {
-        WORK.wait();
-        while dirty_pages() > 0 || CHANGED.load(Ordering::Relaxed) > 0 {
+        SLEEPS.store(true, Ordering::SeqCst);
+        // Who has work from here on sees that it sleeps, or the work is seen.
+        while SLEEPS.load(Ordering::SeqCst) && !has_work() {
+            WORK.wait();
+        }
+        SLEEPS.store(false, Ordering::SeqCst);
+        loop {
             if dirty_pages() > BACKGROUND.load(Ordering::Relaxed) {
                 for_each_cache(|cache| cache.write_all());
             } else {
@@ -197,7 +205,21 @@ fn run() {
                 let before = task::now_ns().saturating_sub(age);
                 for_each_cache(|cache| cache.write_back(before));
             }
+            if !has_work() {
+                break;
+            }
         }
+    }
+}
+
+fn has_work() -> bool {
+    DIRTY.load(Ordering::SeqCst) > 0 || CHANGED.load(Ordering::SeqCst) > 0
+}
+
+/// There is work where there was none, perhaps.
+fn note_work() {
+    if SLEEPS.load(Ordering::SeqCst) && SLEEPS.swap(false, Ordering::SeqCst) {
+        WORK.set();
     }
 }
 
@@ -228,8 +250,8 @@ pub fn file_pages() -> u64 {
 /// Notes that a file system has changes now, beside those of pages, that are to be written with
 /// age.
 pub fn count_changed() {
-    CHANGED.fetch_add(1, Ordering::Relaxed);
-    WORK.set();
+    CHANGED.fetch_add(1, Ordering::SeqCst);
+    note_work();
 }
 
 /// Notes that it has none any more.
@@ -244,9 +266,12 @@ pub fn is_over_limit() -> bool {
 }
 
 pub(crate) fn count_dirty() {
-    let before = DIRTY.fetch_add(1, Ordering::Relaxed);
-    if before == 0 || before == BACKGROUND.load(Ordering::Relaxed) {
+    let before = DIRTY.fetch_add(1, Ordering::SeqCst);
+    if before == BACKGROUND.load(Ordering::Relaxed) {
         WORK.set();
+    }
+    if before == 0 {
+        note_work();
     }
 }
 
