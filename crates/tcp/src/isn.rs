@@ -1,7 +1,8 @@
 //! Initial sequence numbers and clocks that nobody outside can guess (RFC 6528, section 3).
 //!
 //! `ISN = M + F(addresses, ports, secret)`: M is a clock of 4 µs a step, F is SipHash-2-4 (Aumasson
-//! and Bernstein, "SipHash: a fast short-input PRF", 2012).
+//! and Bernstein, "SipHash: a fast short-input PRF", 2012). Places in tables, which nobody outside
+//! sees, are by SipHash-1-3: each segment has one made.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -65,46 +66,61 @@ impl Sip {
         }
     }
 
-    fn word(&mut self, word: u64) {
+    /// Takes a word in by so many rounds.
+    fn word(&mut self, word: u64, rounds: u32) {
         self.0[3] ^= word;
-        self.rounds(2);
+        self.rounds(rounds);
         self.0[0] ^= word;
+    }
+
+    fn finish(mut self, rounds: u32) -> u64 {
+        self.0[2] ^= 0xff;
+        self.rounds(rounds);
+        self.0.iter().fold(0, |all, part| all ^ part)
     }
 }
 
 impl Secret {
-    /// SipHash-2-4 of `bytes`.
-    #[must_use]
-    pub fn hash(&self, bytes: &[u8]) -> u64 {
-        let mut sip = Sip::new(self.0);
-        let mut words = bytes.chunks_exact(8);
-        for word in words.by_ref() {
-            let mut whole = [0; 8];
-            whole.copy_from_slice(word);
-            sip.word(u64::from_le_bytes(whole));
-        }
-        let mut last = [0; 8];
-        last[..words.remainder().len()].copy_from_slice(words.remainder());
-        last[7] = bytes.len() as u8;
-        sip.word(u64::from_le_bytes(last));
-        sip.0[2] ^= 0xff;
-        sip.rounds(4);
-        sip.0.iter().fold(0, |all, part| all ^ part)
-    }
-
     /// SipHash of both ends, for a purpose, at a time of some kind.
+    #[inline]
     pub(crate) fn hash_ends(&self, ends: &Ends, purpose: Purpose, count: u64) -> u64 {
-        let mut bytes = [0; 48];
-        for (place, end) in [(0, ends.local), (18, ends.remote)] {
-            match end.ip() {
-                IpAddr::V4(ip) => bytes[place..place + 4].copy_from_slice(&ip.octets()),
-                IpAddr::V6(ip) => bytes[place..place + 16].copy_from_slice(&ip.octets()),
+        // A place is made for each segment.
+        let (each, last) = match purpose {
+            Purpose::Place => (1, 3),
+            _ => (2, 4),
+        };
+        let mut sip = Sip::new(self.0);
+        let mut length = 0;
+        let mut take = |sip: &mut Sip, word: u64| {
+            sip.word(word, each);
+            length += 8;
+        };
+        match (ends.local.ip(), ends.remote.ip()) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let [local, remote] = [local, remote].map(|ip| u64::from(u32::from(ip)));
+                take(&mut sip, local << 32 | remote);
             }
-            bytes[place + 16..place + 18].copy_from_slice(&end.port().to_be_bytes());
+            (local, remote) => {
+                for ip in [local, remote] {
+                    let ip = match ip {
+                        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                        IpAddr::V6(ip) => ip,
+                    };
+                    let ip = u128::from(ip);
+                    take(&mut sip, (ip >> 64) as u64);
+                    take(&mut sip, ip as u64);
+                }
+            }
         }
-        bytes[36] = purpose as u8;
-        bytes[40..].copy_from_slice(&count.to_le_bytes());
-        self.hash(&bytes)
+        if count != 0 {
+            take(&mut sip, count);
+        }
+        // The last word holds five bytes of the message, and its length.
+        let (local, remote) = ends.ports();
+        let ports = u64::from(local) << 16 | u64::from(remote);
+        let rest = ports | (purpose as u64) << 32;
+        sip.word(rest | (length + 5) << 56, each);
+        sip.finish(last)
     }
 
     /// A place of a connection in a table of its owner's.
@@ -135,12 +151,46 @@ mod tests {
 
     use super::*;
 
-    /// The last vector of the paper's appendix A.
+    /// The hashes of [`Secret::hash_ends`] are SipHash of a message of all it is given.
     #[test]
-    fn the_hash_is_siphash() {
-        let key = Secret([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
-        let bytes: Vec<u8> = (0..15).collect();
-        assert_eq!(key.hash(&bytes), 0xa129_ca61_49be_45e5);
+    fn the_hashes_are_siphash() {
+        use std::hash::Hasher;
+
+        let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+        for (local, remote, words) in [
+            (
+                SocketAddr::from(([10, 0, 0, 1], 80)),
+                SocketAddr::from(([10, 0, 0, 2], 40_000)),
+                Vec::from([0x0a00_0001_0a00_0002_u64]),
+            ),
+            (
+                SocketAddr::from(([0xfe80, 0, 0, 0, 0, 0, 0, 1], 80)),
+                SocketAddr::from(([0xfe80, 0, 0, 0, 0, 0, 0, 2], 40_000)),
+                Vec::from([0xfe80 << 48, 1, 0xfe80 << 48, 2]),
+            ),
+        ] {
+            let ends = Ends { local, remote };
+            for (purpose, count) in [(Purpose::Number, 0_u64), (Purpose::CookieBase, 7)] {
+                let mut message: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+                if count != 0 {
+                    message.extend(count.to_le_bytes());
+                }
+                message.extend((80_u32 << 16 | 40_000).to_le_bytes());
+                message.push(purpose as u8);
+                #[expect(deprecated, reason = "it is the one with a key")]
+                let mut expected = std::hash::SipHasher::new_with_keys(key[0], key[1]);
+                expected.write(&message);
+                let hash = Secret(key).hash_ends(&ends, purpose, count);
+                assert_eq!(hash, expected.finish());
+            }
+            // The one of 1 and 3 rounds has no key there.
+            let mut message: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            message.extend((80_u32 << 16 | 40_000).to_le_bytes());
+            message.push(Purpose::Place as u8);
+            let mut expected = std::hash::DefaultHasher::new();
+            expected.write(&message);
+            assert_eq!(Secret([0, 0]).place(&ends), expected.finish());
+        }
     }
 
     /// RFC 6528, section 3: a clock, and another space for each pair of ends.

@@ -265,7 +265,8 @@ impl Listener {
         cookies: &SynCookies,
         incoming: &Incoming<'_>,
     ) -> Reaction {
-        if let Some(place) = self.find(&incoming.ends) {
+        let hash = self.hash(&incoming.ends);
+        if let Some(place) = self.table.find(&incoming.ends, hash) {
             return self.arrive_half_open(now, place, incoming);
         }
         let header = &incoming.arrival.segment.header;
@@ -283,15 +284,16 @@ impl Listener {
         if header.flags & (Flags::SYN | Flags::FIN) != Flags::SYN {
             return Reaction::Drop;
         }
-        self.arrive_syn(now, cookies, incoming)
+        self.arrive_syn(now, cookies, incoming, hash)
     }
 
-    /// A SYN that begins something (RFC 9293, section 3.10.7.2).
+    /// A SYN that begins something (RFC 9293, section 3.10.7.2); `hash` is of its ends.
     fn arrive_syn(
         &mut self,
         now: Nanos,
         cookies: &SynCookies,
         incoming: &Incoming<'_>,
+        hash: u32,
     ) -> Reaction {
         let policy = self.config.cookies;
         let half_open = self.table.len();
@@ -331,7 +333,7 @@ impl Listener {
             acknowledged: false,
             answered: None,
         };
-        if !self.table.insert(now, self.hash(ends), request) {
+        if !self.table.insert(now, hash, request) {
             return match policy {
                 CookiePolicy::Never => self.drop_syn(),
                 _ => self.send_cookie(now, cookies, incoming),
