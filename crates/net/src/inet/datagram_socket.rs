@@ -521,15 +521,14 @@ impl SendParameters {
             IpAddr::V4(_) => (IP, net::IP_MTU_DISCOVER),
             IpAddr::V6(_) => (IPV6, net::IPV6_MTU_DISCOVER),
         };
-        let chosen = |(level, option)| options.int_option(level, option);
+        let chosen = options.int_options([hops, class, mtu_discover]);
+        let [hop_limit, traffic_class, mtu_discover] = chosen;
         let mut sends = Self {
-            hop_limit: chosen(hops),
-            traffic_class: chosen(class),
+            hop_limit,
+            traffic_class,
             source: None,
             interface: 0,
-            path_mtu_discovery: PathMtuDiscovery::from_option(
-                options.int_option(mtu_discover.0, mtu_discover.1),
-            ),
+            path_mtu_discovery: PathMtuDiscovery::from_option(mtu_discover),
         };
         for (level, kind, bytes) in control {
             if *level == net::SOL_SOCKET {
@@ -567,10 +566,10 @@ impl SendParameters {
         }
         // "As it is chosen."
         if sends.hop_limit == -1 {
-            sends.hop_limit = chosen(hops);
+            sends.hop_limit = hop_limit;
         }
         if sends.traffic_class == -1 {
-            sends.traffic_class = chosen(class);
+            sends.traffic_class = traffic_class;
         }
         sends.source = sends.source.filter(|ip| !ip.is_unspecified());
         let is_local = |ip| common.stack().is_local_address(SocketAddr::new(ip, 0));

@@ -38,7 +38,7 @@ const fn boolean(level: u32, option: u32, first: i32) -> OptionEntry {
     (level, option, first, BOOLEAN_RANGE.0, BOOLEAN_RANGE.1)
 }
 
-const OPTION_TABLE: [OptionEntry; 84] = [
+static OPTION_TABLE: [OptionEntry; 84] = [
     (IP, net::IP_TOS, 0, 0, 255),
     (IP, net::IP_TTL, 64, 1, 255),
     boolean(IP, net::IP_HDRINCL, 0),
@@ -126,6 +126,42 @@ const OPTION_TABLE: [OptionEntry; 84] = [
     boolean(UDP, UDP_NO_CHECK6_TX, 0),
 ];
 
+/// Levels of options, and numbers within a level, that there are places for.
+const LEVELS: usize = 5;
+const NUMBERS: usize = 128;
+
+/// One more than an option's place in [`OPTION_TABLE`], by level and number; 0: there is none.
+static PLACES: [[u8; NUMBERS]; LEVELS] = places();
+
+const fn level_place(level: u32) -> Option<usize> {
+    match level {
+        IP => Some(0),
+        IPV6 => Some(1),
+        TCP => Some(2),
+        UDP => Some(3),
+        UDP_LITE => Some(4),
+        _ => None,
+    }
+}
+
+/// Makes [`PLACES`], when the kernel is compiled.
+const fn places() -> [[u8; NUMBERS]; LEVELS] {
+    let mut places = [[0; NUMBERS]; LEVELS];
+    let mut at = 0;
+    while at < OPTION_TABLE.len() {
+        let (level, option, ..) = OPTION_TABLE[at];
+        at += 1;
+        if let Some(level) = level_place(level) {
+            assert!(
+                places[level][option as usize] == 0,
+                "an option stands twice"
+            );
+            places[level][option as usize] = at as u8;
+        }
+    }
+    places
+}
+
 /// The sysctl that is an option's default.
 fn sysctl_default(sysctls: &Sysctls, level: u32, option: u32) -> Option<&Sysctl> {
     Some(match (level, option) {
@@ -144,12 +180,31 @@ fn sysctl_default(sysctls: &Sysctls, level: u32, option: u32) -> Option<&Sysctl>
 /// # Errors
 /// `ENOPROTOOPT`.
 pub(super) fn find_option(sysctls: &Sysctls, level: u32, option: u32) -> Result<OptionEntry> {
-    let mut found = OPTION_TABLE
-        .into_iter()
-        .find(|known| (known.0, known.1) == (level, option))
+    let known = level_place(level).and_then(|level| PLACES[level].get(option as usize));
+    let place = known.and_then(|place| usize::from(*place).checked_sub(1));
+    let mut found = *place
+        .and_then(|place| OPTION_TABLE.get(place))
         .ok_or(Errno::ENOPROTOOPT)?;
     if let Some(setting) = sysctl_default(sysctls, level, option) {
         found.2 = setting.as_usize() as i32;
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_is_found_by_its_level_and_number() {
+        let sysctls = Sysctls::new();
+        for known in &OPTION_TABLE {
+            let found = find_option(&sysctls, known.0, known.1).unwrap();
+            assert_eq!((found.0, found.1), (known.0, known.1));
+        }
+        for (level, option) in [(IP, 0), (IP, 127), (IP, 128), (TCP, u32::MAX), (7, 1)] {
+            let found = find_option(&sysctls, level, option);
+            assert_eq!(found, Err(Errno::ENOPROTOOPT), "{level} {option}");
+        }
+    }
 }

@@ -92,14 +92,21 @@ impl InetOptions {
     }
 
     pub(super) fn int_option(&self, level: u32, option: u32) -> i32 {
+        let [value] = self.int_options([(level, option)]);
+        value
+    }
+
+    /// The values of several options, by level and number, at one moment.
+    pub(super) fn int_options<const N: usize>(&self, wanted: [(u32, u32); N]) -> [i32; N] {
         let chosen = self.values.lock();
-        let set = chosen
-            .numbers
-            .iter()
-            .find(|(l, o, _)| (*l, *o) == (level, option))
-            .map(|(_, _, value)| *value);
         let sysctls = &self.stack.core.sysctls;
-        set.unwrap_or_else(|| find_option(sysctls, level, option).map_or(0, |known| known.2))
+        wanted.map(|(level, option)| {
+            let mut set = chosen.numbers.iter();
+            match set.find(|(l, o, _)| (*l, *o) == (level, option)) {
+                Some((_, _, value)) => *value,
+                None => find_option(sysctls, level, option).map_or(0, |known| known.2),
+            }
+        })
     }
 
     pub(super) fn is_enabled(&self, level: u32, option: u32) -> bool {

@@ -100,31 +100,55 @@ impl TcpSocket {
     /// The options that an engine acts on, as they are now.
     pub(super) fn engine_options(&self) -> TcpOptions {
         let options = &self.common.options;
-        let int = |option| options.int_option(TCP, option);
-        let count = |option| int(option).unsigned_abs();
-        let seconds = |option| SECOND * u64::from(count(option));
         let keeps_alive = self.endpoint.options.is_enabled(net::SO_KEEPALIVE);
-        let keep_alive = keeps_alive.then(|| KeepAlive {
-            idle: seconds(net::TCP_KEEPIDLE),
-            interval: seconds(net::TCP_KEEPINTVL),
-            count: count(net::TCP_KEEPCNT),
+        let keep_alive = keeps_alive.then(|| {
+            let [idle, interval, count] = options.int_options([
+                (TCP, net::TCP_KEEPIDLE),
+                (TCP, net::TCP_KEEPINTVL),
+                (TCP, net::TCP_KEEPCNT),
+            ]);
+            let seconds = |number: i32| SECOND * u64::from(number.unsigned_abs());
+            KeepAlive {
+                idle: seconds(idle),
+                interval: seconds(interval),
+                count: count.unsigned_abs(),
+            }
         });
+        let [
+            no_delay,
+            max_segment,
+            window_clamp,
+            linger2_s,
+            syn_retries,
+            ttl,
+            tos,
+            hop_limit,
+            traffic_class,
+        ] = options.int_options([
+            (TCP, net::TCP_NODELAY),
+            (TCP, net::TCP_MAXSEG),
+            (TCP, net::TCP_WINDOW_CLAMP),
+            (TCP, net::TCP_LINGER2),
+            (TCP, net::TCP_SYNCNT),
+            (IP, net::IP_TTL),
+            (IP, net::IP_TOS),
+            (IPV6, net::IPV6_UNICAST_HOPS),
+            (IPV6, net::IPV6_TCLASS),
+        ]);
         TcpOptions {
-            no_delay: options.is_enabled(TCP, net::TCP_NODELAY),
+            no_delay: no_delay != 0,
             keep_alive,
             user_timeout_ms: self.user_timeout_ms(),
-            max_segment: u16::try_from(int(net::TCP_MAXSEG))
-                .ok()
-                .filter(|mss| *mss != 0),
-            window_clamp: count(net::TCP_WINDOW_CLAMP),
-            linger2_s: int(net::TCP_LINGER2),
-            syn_retries: count(net::TCP_SYNCNT),
+            max_segment: u16::try_from(max_segment).ok().filter(|mss| *mss != 0),
+            window_clamp: window_clamp.unsigned_abs(),
+            linger2_s,
+            syn_retries: syn_retries.unsigned_abs(),
             algorithm: options.congestion_algorithm(),
             quick_ack: None,
-            ttl: options.int_option(IP, net::IP_TTL) as u8,
-            tos: options.int_option(IP, net::IP_TOS) as u8,
-            hop_limit: options.int_option(IPV6, net::IPV6_UNICAST_HOPS) as u8,
-            traffic_class: options.int_option(IPV6, net::IPV6_TCLASS) as u8,
+            ttl: ttl as u8,
+            tos: tos as u8,
+            hop_limit: hop_limit as u8,
+            traffic_class: traffic_class as u8,
             interface: self.endpoint.options.bound_interface(),
         }
     }
