@@ -22,7 +22,7 @@ use connection::WireConnection;
 use fs::Result;
 use ip::{Address, Checksum, Nanos, ipv4};
 use listener::{ListenerState, WireListener};
-use table::{Due, Entry, Number, Table};
+use table::{Due, EndsHash, Entry, Number, Table};
 use task::Mutex;
 
 use super::Host;
@@ -383,7 +383,8 @@ impl Host {
             local: SocketAddr::new(destination, u16::from_be_bytes([c, d])),
             remote: with_link(SocketAddr::new(source, u16::from_be_bytes([a, b])), index),
         };
-        let connection = self.tcp.table.open(&ends);
+        let table = &self.tcp.table;
+        let connection = table.open(table.place(&ends), &ends);
         let Some(connection) = connection.filter(|one| one.is_admitted(arrived.version, index))
         else {
             return false;
@@ -436,7 +437,8 @@ impl Host {
                 interface.map_or(0, |interface| interface.index),
             ),
         };
-        let iss = match self.find(&ends, &segment) {
+        let place = self.tcp.table.place(&ends);
+        let iss = match self.find(place, &ends, &segment) {
             Found::Connection(connection) => {
                 if let Some((interface, version)) = seen {
                     connection.admit(version, interface.index);
@@ -466,17 +468,17 @@ impl Host {
             mss: mtu.saturating_sub(headers_to(ends.remote)),
             iss,
         };
-        self.arrive_at_listener(stack, &listener, &incoming);
+        self.arrive_at_listener(stack, &listener, place, &incoming);
     }
 
     /// Finds what a segment is for.
-    fn find(&self, ends: &Ends, segment: &Segment<'_>) -> Found {
-        if let Some(connection) = self.tcp.table.open(ends) {
+    fn find(&self, place: EndsHash, ends: &Ends, segment: &Segment<'_>) -> Found {
+        if let Some(connection) = self.tcp.table.open(place, ends) {
             return Found::Connection(connection);
         }
         let now = self.now();
-        let mut table = self.tcp.table.lock(ends);
-        let Some((number, entry)) = table.find(ends) else {
+        let mut table = self.tcp.table.lock(place);
+        let Some((number, entry)) = table.find(place, ends) else {
             return Found::Nothing;
         };
         match entry {
@@ -525,7 +527,13 @@ impl Host {
     }
 
     /// Takes a segment for a listener.
-    fn arrive_at_listener(&self, stack: &InetStack, socket: &TcpListener, incoming: &Incoming<'_>) {
+    fn arrive_at_listener(
+        &self,
+        stack: &InetStack,
+        socket: &TcpListener,
+        place: EndsHash,
+        incoming: &Incoming<'_>,
+    ) {
         let Some(terms) = socket.terms() else { return };
         let Some(listener) = self.wire_listener(socket, &terms) else {
             return;
@@ -534,7 +542,7 @@ impl Host {
         let now = self.now();
         let mut inner = listener.inner.lock();
         // The connection may have been opened since it was looked for.
-        if let Some(connection) = self.tcp.table.open(&incoming.ends) {
+        if let Some(connection) = self.tcp.table.open(place, &incoming.ends) {
             drop(inner);
             return connection.arrive(&incoming.arrival);
         }
@@ -559,7 +567,7 @@ impl Host {
         let due = inner.engine.deadline();
         let child = match &reaction {
             Reaction::Open(handshake) => {
-                self.open(stack, socket, &terms, handshake, &mut inner.engine)
+                self.open(stack, socket, &terms, (place, handshake), &mut inner.engine)
             }
             _ => None,
         };
@@ -584,7 +592,7 @@ impl Host {
         stack: &InetStack,
         socket: &TcpListener,
         terms: &ListenTerms,
-        handshake: &Handshake,
+        (place, handshake): (EndsHash, &Handshake),
         engine: &mut Listener,
     ) -> Option<Arc<WireConnection>> {
         let ends = *handshake.ends();
@@ -595,7 +603,7 @@ impl Host {
             WireConnection::new(self, stack, ends, opened, &config, None, path).ok()?;
         let child = socket.create_child(connection.clone().end(), ends.local, ends.remote);
         connection.attach(&child.end());
-        let inserted = self.tcp.table.lock(&ends).insert(ends, connection.clone());
+        let inserted = self.tcp.table.lock(place).insert(place, connection.clone());
         if let Ok(number) = inserted {
             connection.set_number(Some(number));
         }
@@ -663,7 +671,8 @@ impl Host {
         let path = Path::of(options);
         let connection =
             WireConnection::new(self, stack, ends, engine, &config, Some(request), path)?;
-        let inserted = self.tcp.table.lock(&ends).insert(ends, connection.clone());
+        let place = self.tcp.table.place(&ends);
+        let inserted = self.tcp.table.lock(place).insert(place, connection.clone());
         let number = inserted?;
         connection.set_number(Some(number));
         count(&self.tcp.counts.active_opens);
@@ -678,8 +687,9 @@ impl Host {
     /// # Errors
     /// `EADDRNOTAVAIL` if there is one that must not be followed.
     fn follow(&self, stack: &InetStack, ends: &Ends, now: Nanos) -> Result<Option<Seq>> {
-        let mut table = self.tcp.table.lock(ends);
-        let Some((number, entry)) = table.find(ends) else {
+        let place = self.tcp.table.place(ends);
+        let mut table = self.tcp.table.lock(place);
+        let Some((number, entry)) = table.find(place, ends) else {
             return Ok(None);
         };
         let iss = match entry {
@@ -700,7 +710,8 @@ impl Host {
         };
         let now = self.now();
         let ends = Ends { local, remote };
-        match self.tcp.table.lock(&ends).find(&ends) {
+        let place = self.tcp.table.place(&ends);
+        match self.tcp.table.lock(place).find(place, &ends) {
             None => true,
             Some((_, Entry::Waiting(rest))) => {
                 stack.core.sysctls.tcp_tw_reuse.as_usize() == 1 && rest.follow(now).is_some()
@@ -756,7 +767,8 @@ impl Host {
         let seq = Seq(u32::from_be_bytes([
             quoted[4], quoted[5], quoted[6], quoted[7],
         ]));
-        let Some(connection) = self.tcp.table.open(&ends) else {
+        let table = &self.tcp.table;
+        let Some(connection) = table.open(table.place(&ends), &ends) else {
             return false;
         };
         match errno {

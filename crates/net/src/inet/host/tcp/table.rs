@@ -32,6 +32,9 @@ const NEVER: Nanos = Nanos::MAX;
 /// the shard.
 pub(super) type Number = u32;
 
+/// A hash of two ends, with a secret: the shard, and the place in it.
+pub(super) type EndsHash = u64;
+
 /// An entry of the table: a receiver of segments.
 pub(super) enum Entry {
     /// A connection.
@@ -45,8 +48,8 @@ pub(super) enum Entry {
 /// A place of an entry.
 enum Slot {
     Free,
-    /// A connection's, or the rest of one.
-    Ends(Ends, Entry),
+    /// A connection's, or the rest of one, with the place of its ends.
+    Ends(EndsHash, Ends, Entry),
     Listener(Entry),
 }
 
@@ -140,10 +143,14 @@ impl Table {
         due.min().filter(|due| *due != NEVER)
     }
 
+    /// The place of two ends, which the other functions want: whoever calls several makes it once.
+    pub(super) fn place(&self, ends: &Ends) -> EndsHash {
+        self.secret.place(ends)
+    }
+
     /// The connection between two ends, if one is open. One that comes or ends meanwhile may be
     /// found or not. No lock is taken.
-    pub(super) fn open(&self, ends: &Ends) -> Option<Arc<WireConnection>> {
-        let place = self.secret.place(ends);
+    pub(super) fn open(&self, place: EndsHash, ends: &Ends) -> Option<Arc<WireConnection>> {
         let shard = &self.shards[shard_of(place)];
         shard
             .open
@@ -151,8 +158,8 @@ impl Table {
     }
 
     /// Locks the shard of two ends.
-    pub(super) fn lock(&self, ends: &Ends) -> Locked<'_> {
-        self.lock_shard(shard_of(self.secret.place(ends)))
+    pub(super) fn lock(&self, place: EndsHash) -> Locked<'_> {
+        self.lock_shard(shard_of(place))
     }
 
     /// Locks the shard of an entry.
@@ -251,7 +258,7 @@ impl Table {
     pub(super) fn each(&self, mut each: impl FnMut(&Ends, &Entry)) {
         for shard in 0..SHARDS {
             for slot in &self.lock_shard(shard).entries.slots {
-                if let Slot::Ends(ends, entry) = slot {
+                if let Slot::Ends(_, ends, entry) = slot {
                     each(ends, entry);
                 }
             }
@@ -260,7 +267,7 @@ impl Table {
 }
 
 /// The shard of a place. Within a shard other bits of it count.
-fn shard_of(place: u64) -> usize {
+fn shard_of(place: EndsHash) -> usize {
     (place >> 32) as usize % SHARDS
 }
 
@@ -274,12 +281,11 @@ impl Locked<'_> {
     }
 
     /// The entry of a connection by its ends, of this shard.
-    pub(super) fn find(&mut self, ends: &Ends) -> Option<(Number, &mut Entry)> {
-        let place = self.table.secret.place(ends);
+    pub(super) fn find(&mut self, place: EndsHash, ends: &Ends) -> Option<(Number, &mut Entry)> {
         let slot = self.entries.slot_by_ends(place, ends)?;
         let number = self.number(slot);
         match &mut self.entries.slots[slot as usize] {
-            Slot::Ends(_, entry) => Some((number, entry)),
+            Slot::Ends(_, _, entry) => Some((number, entry)),
             _ => None,
         }
     }
@@ -288,16 +294,20 @@ impl Locked<'_> {
     ///
     /// # Errors
     /// `EADDRNOTAVAIL` if there is one with the same ends; `ENOMEM`.
-    pub(super) fn insert(&mut self, ends: Ends, connection: Arc<WireConnection>) -> Result<Number> {
+    pub(super) fn insert(
+        &mut self,
+        place: EndsHash,
+        connection: Arc<WireConnection>,
+    ) -> Result<Number> {
         let table = self.table;
-        let place = table.secret.place(&ends);
+        let ends = *connection.ends();
         let entries = &mut *self.entries;
         if entries.slot_by_ends(place, &ends).is_some() {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let slots = &entries.slots;
         let hash_of = |slot: &u32| match &slots[*slot as usize] {
-            Slot::Ends(ends, _) => table.secret.place(ends),
+            Slot::Ends(place, ..) => *place,
             _ => 0,
         };
         let room = entries.by_ends.try_reserve(1, hash_of);
@@ -310,7 +320,7 @@ impl Locked<'_> {
         }
         // There is room.
         entries.by_ends.insert_unique(place, slot, |_| 0);
-        entries.slots[slot as usize] = Slot::Ends(ends, Entry::Open(connection));
+        entries.slots[slot as usize] = Slot::Ends(place, ends, Entry::Open(connection));
         table.connections.fetch_add(1, Ordering::Relaxed);
         Ok(self.number(slot))
     }
@@ -325,8 +335,8 @@ impl Locked<'_> {
         };
         let entry = match entry {
             Slot::Free => return None,
-            Slot::Ends(ends, entry) => {
-                self.take_out(&ends, &entry, slot);
+            Slot::Ends(place, _, entry) => {
+                self.take_out(place, &entry, slot);
                 entry
             }
             Slot::Listener(entry) => {
@@ -346,8 +356,7 @@ impl Locked<'_> {
     }
 
     /// Takes a connection out of what it is found by.
-    fn take_out(&mut self, ends: &Ends, entry: &Entry, slot: u32) {
-        let place = self.table.secret.place(ends);
+    fn take_out(&mut self, place: EndsHash, entry: &Entry, slot: u32) {
         if let Ok(found) = self.entries.by_ends.find_entry(place, |one| *one == slot) {
             found.remove();
         }
@@ -360,7 +369,7 @@ impl Locked<'_> {
     }
 
     /// Takes a connection out of those that are open.
-    fn close(&mut self, place: u64, connection: &WireConnection) {
+    fn close(&mut self, place: EndsHash, connection: &WireConnection) {
         let table = self.table;
         let open = &table.shards[self.shard].open;
         open.remove(&mut self.entries.writer, place, connection);
@@ -370,13 +379,13 @@ impl Locked<'_> {
     fn wait(&mut self, number: Number, rest: TimeWait) -> Option<Entry> {
         let slot = slot_of(number);
         let due = rest.deadline();
-        let Some(Slot::Ends(ends, entry)) = self.entries.slots.get_mut(slot as usize) else {
+        let Some(Slot::Ends(place, _, entry)) = self.entries.slots.get_mut(slot as usize) else {
             return None;
         };
-        let ends = *ends;
+        let place = *place;
         let connection = core::mem::replace(entry, Entry::Waiting(rest));
         if let Entry::Open(connection) = &connection {
-            self.close(self.table.secret.place(&ends), connection);
+            self.close(place, connection);
         }
         self.entries.deadlines.set(slot, Some(due));
         Some(connection)
@@ -394,7 +403,7 @@ impl Locked<'_> {
         }
         self.entries.deadlines.set(slot, None);
         Some(match &self.entries.slots[slot as usize] {
-            Slot::Ends(_, Entry::Open(connection)) => Due::Connection(connection.clone()),
+            Slot::Ends(_, _, Entry::Open(connection)) => Due::Connection(connection.clone()),
             Slot::Listener(Entry::Listener(listener, _)) => Due::Listener(listener.clone()),
             _ => {
                 self.remove(self.number(slot));
@@ -415,8 +424,8 @@ impl Drop for Locked<'_> {
 }
 
 impl Entries {
-    fn slot_by_ends(&self, place: u64, ends: &Ends) -> Option<u32> {
-        let is_it = |slot: &u32| matches!(&self.slots[*slot as usize], Slot::Ends(known, _) if known == ends);
+    fn slot_by_ends(&self, place: EndsHash, ends: &Ends) -> Option<u32> {
+        let is_it = |slot: &u32| matches!(&self.slots[*slot as usize], Slot::Ends(_, known, _) if known == ends);
         self.by_ends.find(place, is_it).copied()
     }
 
