@@ -65,12 +65,23 @@ pub(super) struct InetSocket {
 
 impl InetSocket {
     pub(super) fn new(stack: &Arc<InetStack>, family: Family) -> Self {
+        Self::of_user(stack, family, caller_ucred().uid)
+    }
+
+    /// The state of a connection that this listener takes: as if who made the listener had made it.
+    pub(super) fn child(&self) -> Self {
+        let child = Self::of_user(self.stack(), self.family(), self.uid);
+        child.options.inherit_from(&self.options);
+        child
+    }
+
+    fn of_user(stack: &Arc<InetStack>, family: Family, uid: u32) -> Self {
         let v6_only = stack.core.sysctls.bindv6only.as_usize() != 0;
         Self {
             is_v6: AtomicBool::new(family == Family::V6),
             id: stack.next_id(),
             ino: AtomicU64::new(0),
-            uid: caller_ucred().uid,
+            uid,
             options: InetOptions::new(stack.clone()),
             v6_only: AtomicBool::new(v6_only),
         }

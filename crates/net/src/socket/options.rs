@@ -69,9 +69,14 @@ pub struct SocketOptions {
 }
 
 impl SocketOptions {
-    /// The options of a new socket of a stack.
+    /// The options of a new socket of a stack, for which the caller pays.
     #[must_use]
     pub fn new(stack: Arc<CoreStack>) -> Self {
+        Self::of_owner(stack, caller_ucred().uid)
+    }
+
+    /// The options of a new socket for which another user than the caller pays.
+    pub(crate) fn of_owner(stack: Arc<CoreStack>, owner: u32) -> Self {
         let sysctls = &stack.sysctls;
         Self {
             send_buffer: AtomicUsize::new(sysctls.wmem_default.as_usize()),
@@ -92,7 +97,7 @@ impl SocketOptions {
             last_timestamp: AtomicU64::new(0),
             filtered: AtomicBool::new(false),
             extended: Mutex::new(None),
-            owner: caller_ucred().uid,
+            owner,
             stack,
         }
     }
@@ -119,50 +124,41 @@ fn is_boolean(option: u32) -> bool {
 }
 
 impl SocketOptions {
-    /// The options of a new socket for which another user than the caller pays.
-    pub(crate) fn of_owner(stack: Arc<CoreStack>, owner: u32) -> Self {
-        Self {
-            owner,
-            ..Self::new(stack)
-        }
-    }
-
     /// The user who pays for the socket's buffers.
     pub(crate) fn owner(&self) -> u32 {
         self.owner
     }
 
-    /// Options with buffers of other sizes.
-    pub(crate) fn with_buffers(stack: Arc<CoreStack>, send: usize, receive: usize) -> Self {
-        Self {
-            send_buffer: AtomicUsize::new(send),
-            receive_buffer: AtomicUsize::new(receive),
-            ..Self::new(stack)
-        }
+    /// The same with buffers of other sizes.
+    pub(crate) fn with_buffers(mut self, send: usize, receive: usize) -> Self {
+        *self.send_buffer.get_mut() = send;
+        *self.receive_buffer.get_mut() = receive;
+        self
     }
 
-    /// The options of a socket that is made by accepting from this one.
+    /// The options of a socket that is made by accepting from this one; the same user pays for it.
     pub(crate) fn inherit(&self) -> Self {
-        let size = |of: &AtomicUsize| AtomicUsize::new(of.load(Ordering::Relaxed));
-        let wide = |of: &AtomicU64| AtomicU64::new(of.load(Ordering::Relaxed));
-        Self {
-            send_buffer: size(&self.send_buffer),
-            receive_buffer: size(&self.receive_buffer),
-            buffer_lock: AtomicI32::new(self.buffer_lock.load(Ordering::Relaxed)),
-            send_timeout: wide(&self.send_timeout),
-            receive_timeout: wide(&self.receive_timeout),
-            receive_low_water: size(&self.receive_low_water),
-            pass_credentials: AtomicBool::new(self.pass_credentials()),
-            boolean_options: wide(&self.boolean_options),
-            priority: AtomicU32::new(self.priority.load(Ordering::Relaxed)),
-            linger: wide(&self.linger),
-            timestamp_option: AtomicU32::new(self.timestamp_option.load(Ordering::Relaxed)),
-            timestamping: AtomicU32::new(self.timestamping.load(Ordering::Relaxed)),
-            filtered: AtomicBool::new(self.filtered.load(Ordering::Relaxed)),
-            extended: Mutex::new(self.inherited_extended()),
-            owner: self.owner,
-            ..Self::new(self.stack.clone())
-        }
+        let mut new = Self::of_owner(self.stack.clone(), self.owner);
+        let size = |of: &AtomicUsize| of.load(Ordering::Relaxed);
+        let wide = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let word = |of: &AtomicU32| of.load(Ordering::Relaxed);
+        *new.send_buffer.get_mut() = size(&self.send_buffer);
+        *new.receive_buffer.get_mut() = size(&self.receive_buffer);
+        let lock = self.buffer_lock.load(Ordering::Relaxed);
+        *new.buffer_lock.get_mut() = lock;
+        *new.send_timeout.get_mut() = wide(&self.send_timeout);
+        *new.receive_timeout.get_mut() = wide(&self.receive_timeout);
+        *new.receive_low_water.get_mut() = size(&self.receive_low_water);
+        *new.pass_credentials.get_mut() = self.pass_credentials();
+        *new.boolean_options.get_mut() = wide(&self.boolean_options);
+        *new.priority.get_mut() = word(&self.priority);
+        *new.linger.get_mut() = wide(&self.linger);
+        *new.timestamp_option.get_mut() = word(&self.timestamp_option);
+        *new.timestamping.get_mut() = word(&self.timestamping);
+        let filtered = self.filtered.load(Ordering::Relaxed);
+        *new.filtered.get_mut() = filtered;
+        *new.extended.get_mut() = self.inherited_extended();
+        new
     }
 
     /// The part of the socket's stack that all families share.
@@ -596,7 +592,7 @@ mod tests {
 
     #[test]
     fn what_is_accepted_inherits() {
-        let options = SocketOptions::with_buffers(CoreStack::for_tests(), 7000, 8000);
+        let options = SocketOptions::new(CoreStack::for_tests()).with_buffers(7000, 8000);
         options.set_send_timeout(3);
         options.set_receive_timeout(4);
         options.set_linger(lingers(9));

@@ -14,7 +14,6 @@ use super::connect::ConnectRequest;
 use super::defer_accept::DeferredConnection;
 use super::{Connection, ConnectionEnd, TcpOptions, TcpSocket, new_endpoint, tap};
 use crate::inet::bind_table::{BindAddress, reuseport_hash};
-use crate::inet::inet_socket::InetSocket;
 use crate::inet::stack::InetStack;
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{Socket, WaitPolicy};
@@ -209,8 +208,7 @@ impl TcpSocket {
 
     /// The server's side of a connection.
     pub(super) fn create_child(&self, connection: Connection) -> Arc<Self> {
-        let common = InetSocket::new(self.common.stack(), self.common.family());
-        common.options.inherit_from(&self.common.options);
+        let common = self.common.child();
         let options = self.endpoint.options.inherit();
         let endpoint = new_endpoint(options);
         let server = Self::with_endpoint(common, endpoint);

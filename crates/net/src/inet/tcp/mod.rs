@@ -174,8 +174,7 @@ impl TcpSocket {
 
     pub(super) fn new(stack: &Arc<InetStack>, family: Family) -> Arc<Self> {
         let sysctls = &stack.core.sysctls;
-        let options = SocketOptions::with_buffers(
-            stack.core.clone(),
+        let options = SocketOptions::new(stack.core.clone()).with_buffers(
             sysctls.tcp_wmem.default_size(),
             sysctls.tcp_rmem.default_size(),
         );
