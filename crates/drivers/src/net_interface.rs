@@ -29,10 +29,7 @@ struct Interface {
 
 impl Upper for Interface {
     fn receive(&self, frame: &[u8]) {
-        // Without memory it is lost, as on a wire.
-        if let Ok(data) = fallible::copy_of(frame) {
-            self.host.receive(self.index, Frame { data });
-        }
+        self.host.receive(self.index, frame);
     }
 
     fn link_changed(&self, is_up: bool) {

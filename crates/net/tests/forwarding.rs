@@ -619,14 +619,15 @@ fn what_must_not_pass_does_not() {
     let server = net.nodes[WORLD].udp(53);
     for (card, mac, from, to) in cases {
         let index = net.nodes[ROUTER].cards[card].index;
-        net.router().receive(index, datagram(mac, from, to, 64));
+        net.router()
+            .receive(index, &datagram(mac, from, to, 64).data);
         for card in &net.nodes[ROUTER].cards {
             assert_eq!(card.end.take(), Vec::<Vec<u8>>::new(), "{from:?} {to}");
         }
     }
     let index = net.nodes[ROUTER].cards[0].index;
     let good = datagram(inside, [10, 88, 0, 2], world, 2);
-    net.router().receive(index, good);
+    net.router().receive(index, &good.data);
     net.settle();
     assert_eq!(receive(&server).unwrap().0, b"x");
 }
@@ -640,7 +641,7 @@ fn numbers_of_packets_do_not_meet() {
     for last in [2, 3, 2, 3] {
         let world = net.nodes[WORLD].address;
         let frame = datagram(mac(INNER, GATEWAY), [10, 88, 0, last], world, 64);
-        net.router().receive(index, frame);
+        net.router().receive(index, &frame.data);
         // The first waits until it is known where the world is.
         let card = &net.nodes[ROUTER].cards[1];
         let sent = card.end.take();
@@ -649,10 +650,9 @@ fn numbers_of_packets_do_not_meet() {
                 numbers.push([data[18], data[19]]);
             } else {
                 let index = net.nodes[WORLD].cards[0].index;
-                let frame = Frame { data: data.clone() };
-                net.nodes[WORLD].host.receive(index, frame);
+                net.nodes[WORLD].host.receive(index, data);
                 for data in net.nodes[WORLD].cards[0].end.take() {
-                    net.router().receive(card.index, Frame { data });
+                    net.router().receive(card.index, &data);
                 }
             }
         }
@@ -679,7 +679,7 @@ fn one_that_takes_all_flows_leaves_some_to_others() {
         let mut frame = datagram(gateway, [10, 88, 0, 3], world, 64);
         let word = (1024 + port % 60_000) as u16;
         frame.data[34..36].copy_from_slice(&word.to_be_bytes());
-        net.router().receive(index, frame);
+        net.router().receive(index, &frame.data);
         net.nodes[ROUTER].cards[1].end.take();
     }
     let (flows, counts) = net.router().nat_counts();
@@ -790,7 +790,7 @@ proptest! {
         let macs = [mac(INNER, GATEWAY), mac(OUTER, PUBLIC)];
         let link = [&macs[card][..], &[2, 0, 0, 0, 9, 9, 8, 0]].concat();
         let data = [&link[..], &header.emit(payload.len()), &payload].concat();
-        router.host.receive(router.cards[card].index, Frame { data });
+        router.host.receive(router.cards[card].index, &data);
         for card in &router.cards {
             for sent in card.end.take() {
                 prop_assert!(sent.len() <= 1514);

@@ -13,7 +13,7 @@ use fs::{File, OpenFlags};
 use ip::route::{Insert, Kind, Prefix, Route};
 use linux_raw_sys::net as sys;
 use net::inet::{BootConfig, Host, procfs_host};
-use net::{Address, Frame, MsgFlags, OutgoingMessage, SocketType};
+use net::{Address, MsgFlags, OutgoingMessage, SocketType};
 use proptest::prelude::*;
 
 impl Machine {
@@ -45,9 +45,7 @@ fn run(machines: &[Machine; 2], mut is_lost: impl FnMut(&[u8]) -> bool) {
             for data in machines[from].end.take() {
                 any = true;
                 if !is_lost(&data) {
-                    machines[to]
-                        .host
-                        .receive(machines[to].index, Frame { data });
+                    machines[to].host.receive(machines[to].index, &data);
                 }
             }
         }
@@ -240,7 +238,7 @@ fn who_cannot_send_is_not_believed() {
         let datagram = [3, 232, 7, 208, 0, 9, 0, 0, b'x'];
         let link = [&to[..], &[2, 0, 0, 0, 0, 2, 8, 0]].concat();
         let data = [&link[..], &header.emit(9), &datagram].concat();
-        one.host.receive(one.index, Frame { data });
+        one.host.receive(one.index, &data);
         receive(&server).map(|_| ())
     };
     let own = [2, 0, 0, 0, 0, 1];
@@ -293,7 +291,7 @@ proptest! {
             let sum = ip::checksum(&frame[14..34]).to_be_bytes();
             frame[24..26].copy_from_slice(&sum);
         }
-        machine.host.receive(machine.index, Frame { data: frame });
+        machine.host.receive(machine.index, &frame);
         for answer in machine.end.take() {
             prop_assert!(answer.len() <= 1514);
         }

@@ -20,7 +20,7 @@ use ip::v6::{address, icmp};
 use linux_raw_sys::net as sys;
 use net::inet::{Ipv6Scope, Ipv6Setting, procfs};
 use net::socket::{InterfaceAddress, Interfaces, address_flag};
-use net::{Address, Frame, LinkKind, NewInterface, SocketType};
+use net::{Address, LinkKind, NewInterface, SocketType};
 
 #[test]
 fn a_link_address_comes_after_nobody_has_answered() {
@@ -585,7 +585,7 @@ fn a_router_passes_packets_on_and_says_why_not() {
     let asker = Ipv6Addr::from(<[u8; 16]>::try_from(&asked[0][22..38]).unwrap());
     let from = header(ip("2001:db8:2::1"), asker, 255);
     let frame_of = message([2, 0, 0, 0, 1, 9], &from, answer.concat());
-    router.host.receive(other, Frame { data: frame_of });
+    router.host.receive(other, &frame_of);
     let sent = end.take();
     assert_eq!(
         (sent.len(), &sent[0][..6], sent[0][21]),

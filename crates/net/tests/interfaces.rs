@@ -112,7 +112,7 @@ fn packet_sockets_hear_what_comes_in_and_for_whom_it_is() {
     let destinations = [OWN, [0xff; 6], [1, 0, 0x5e, 0, 0, 1], OTHER];
     for (direction, to) in destinations.into_iter().enumerate() {
         let frame = frame(to, [0x88, 0xb5], b"payload");
-        host.receive(index, frame.clone());
+        host.receive(index, &frame.data);
         let expected = |data: Vec<u8>| Some((OTHER, 0x88b5, direction as u8, data));
         assert_eq!(next(&whole), expected(frame.data));
         assert_eq!(next(&cooked), expected(b"payload".to_vec()));
@@ -132,7 +132,7 @@ fn a_link_without_headers_tells_the_protocol_by_the_packet() {
     let whole = packet_socket(&stack, SocketType::Raw, tun);
     for (first, kind) in [(0x45, 0x0800), (0x60, 0x86dd), (0x10, 0)] {
         let data = vec![first, 2, 3];
-        host.receive(tun, Frame { data: data.clone() });
+        host.receive(tun, &data);
         assert_eq!(next(&whole), Some(([0; 6], kind, 0, data)));
     }
     protocol(&whole)
@@ -159,18 +159,18 @@ fn packet_sockets_send_and_hear_each_other_but_not_themselves() {
     assert_eq!((counts.packets, counts.bytes, counts.dropped), (1, 17, 1));
     host.set_up(index, false).unwrap();
     assert_eq!(send(&bytes), Err(Errno::ENETDOWN));
-    host.receive(index, frame(OWN, [0x88, 0xb5], b"in"));
+    host.receive(index, &frame(OWN, [0x88, 0xb5], b"in").data);
     host.remove_interface(index).unwrap();
     assert_eq!(send(&bytes), Err(Errno::ENODEV));
-    host.receive(index, frame(OWN, [0x88, 0xb5], b"in"));
+    host.receive(index, &frame(OWN, [0x88, 0xb5], b"in").data);
     assert_eq!(device.take(), Vec::<Vec<u8>>::new());
 }
 
 #[test]
 fn what_is_counted_is_shown() {
     let (host, stack, _, index) = host(8);
-    host.receive(index, frame(OWN, [0x88, 0xb5], b"hello"));
-    host.receive(index, Frame { data: vec![1, 2] });
+    host.receive(index, &frame(OWN, [0x88, 0xb5], b"hello").data);
+    host.receive(index, &[1, 2]);
     let text = procfs::dev(stack.inet());
     let line = text.lines().find(|line| line.contains("eth0:")).unwrap();
     let words: Vec<_> = line.split_whitespace().collect();

@@ -15,7 +15,7 @@ use ip::neighbour::{Key, State};
 use ip::route::{Insert, Kind, Prefix, Route};
 use linux_raw_sys::net as sys;
 use net::inet::Host;
-use net::{Frame, MsgFlags, OutgoingMessage, SocketType};
+use net::{MsgFlags, OutgoingMessage, SocketType};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -37,7 +37,7 @@ fn carry(machines: &[Machine; 2]) {
             let to = &machines[to];
             for data in machines[from].end.take() {
                 any = true;
-                to.host.receive(to.index, Frame { data });
+                to.host.receive(to.index, &data);
             }
         }
         if !any {
@@ -243,7 +243,7 @@ fn a_way_ends_when_its_neighbour_is_no_longer_believed() {
         let frames = machines[0].end.take();
         for data in frames {
             asked += usize::from(data[12..14] == [8, 6] && data[..6] == [2, 0, 0, 0, 0, 2]);
-            machines[1].host.receive(machines[1].index, Frame { data });
+            machines[1].host.receive(machines[1].index, &data);
         }
         carry(&machines);
         TIME.set(TIME.get() + SECOND / 2);
@@ -255,7 +255,7 @@ fn a_way_ends_when_its_neighbour_is_no_longer_believed() {
         let ips = [machines[1].address.octets(), machines[0].address.octets()];
         let head = [&[0xff; 6][..], &hardware, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
         let data = [&head[..], &hardware, &ips[0], &[0; 6], &ips[1]].concat();
-        machines[0].host.receive(machines[0].index, Frame { data });
+        machines[0].host.receive(machines[0].index, &data);
         machines[0].end.take();
         send(&client, to, 7, 1).unwrap();
         sent_to(&machines[0])
@@ -309,11 +309,11 @@ fn a_segment_is_for_this_host_as_long_as_the_tables_say_so() {
     assert_eq!(frames.len(), 1);
     frames[0][..6].fill(0xff);
     let data = frames[0].clone();
-    two.host.receive(two.index, Frame { data });
+    two.host.receive(two.index, &data);
     assert_eq!(server.read(&mut got), Err(Errno::EAGAIN));
     frames[0][..6].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
     let data = frames[0].clone();
-    two.host.receive(two.index, Frame { data });
+    two.host.receive(two.index, &data);
     assert_eq!(server.read(&mut got), Ok(4));
 }
 

@@ -16,7 +16,7 @@ use fs::{File, OpenFlags};
 use ip::route::{Insert, Kind, Prefix, Route};
 use linux_raw_sys::net as sys;
 use net::inet::{Family, Host, procfs};
-use net::{Address, Frame, Linger, MsgFlags, OutgoingMessage, Socket, SocketType};
+use net::{Address, Linger, MsgFlags, OutgoingMessage, Socket, SocketType};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MILLISECOND;
@@ -195,7 +195,7 @@ impl Wire {
         {
             let UnderWay { to, frame, .. } = self.under_way.pop().unwrap();
             let machine = &self.machines[to];
-            machine.host.receive(machine.index, Frame { data: frame });
+            machine.host.receive(machine.index, &frame);
         }
         for machine in &self.machines {
             if machine.host.deadline().is_some_and(|due| due <= time()) {
@@ -501,7 +501,7 @@ fn a_flood_of_syns_leaves_the_listener_serving() {
             &header,
             &[],
         );
-        victim.host.receive(victim.index, frame);
+        victim.host.receive(victim.index, &frame.data);
         answers += victim.end.take().len();
     }
     assert!(answers > 0);
@@ -824,7 +824,7 @@ fn forged_segments_change_nothing() {
             let from = (client.ip().octets(), client.port());
             let victim = &wire.machines[1];
             let frame = forged(from, (victim.address, 80), &header, &data);
-            victim.host.receive(victim.index, frame);
+            victim.host.receive(victim.index, &frame.data);
         }
         files[0]
             .write(&bytes(0, round * 100, round * 100 + 100))
@@ -922,7 +922,7 @@ fn a_path_that_takes_less_is_learnt_of() {
             let link = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0];
             let data = [&link[..], &header.emit(message.len()), &message].concat();
             let one = &wire.machines[0];
-            one.host.receive(one.index, Frame { data });
+            one.host.receive(one.index, &data);
             told += 1;
         }
         while let Ok(data) = read(&files[1]) {

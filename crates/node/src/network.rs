@@ -361,7 +361,7 @@ fn round(frames: &mut Vec<Vec<u8>>) -> bool {
         ring_all();
         for data in frames.drain(..) {
             if let Some(host) = HOST.get() {
-                host.receive(uplink, Frame { data });
+                host.receive(uplink, &data);
             }
         }
         (last, more) = (number, more || turn == Left::Something);

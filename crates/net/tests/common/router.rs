@@ -12,7 +12,7 @@ use ip::route::{Insert, Kind, Prefix, Route};
 use linux_raw_sys::net as sys;
 use net::inet::{Host, procfs};
 use net::socket::{AddressLife, InterfaceAddress};
-use net::{Address, Frame, LinkKind, MsgFlags, NewInterface, OutgoingMessage, SocketType, Stack};
+use net::{Address, LinkKind, MsgFlags, NewInterface, OutgoingMessage, SocketType, Stack};
 
 use super::wire::{End, inet};
 use super::{NOW, call, protocol};
@@ -276,8 +276,7 @@ impl Net {
                     for (number, node) in self.nodes.iter().enumerate() {
                         for card in node.cards.iter().filter(|card| card.wire == wire) {
                             if number != from {
-                                let frame = Frame { data: data.clone() };
-                                node.host.receive(card.index, frame);
+                                node.host.receive(card.index, &data);
                             }
                         }
                     }

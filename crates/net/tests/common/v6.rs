@@ -11,7 +11,7 @@ use ip::v6::{Header, address, icmp};
 use linux_raw_sys::net as sys;
 use net::inet::{Host, Ipv6Scope, Ipv6Setting, procfs_host};
 use net::socket::InterfaceAddress;
-use net::{Address, Frame, LinkKind, MsgFlags, NewInterface, OutgoingMessage, SocketType, Stack};
+use net::{Address, LinkKind, MsgFlags, NewInterface, OutgoingMessage, SocketType, Stack};
 
 use super::wire::End;
 use super::{NOW, call, protocol};
@@ -83,7 +83,7 @@ impl Machine {
     }
 
     pub fn receive(&self, data: Vec<u8>) {
-        self.host.receive(self.index, Frame { data });
+        self.host.receive(self.index, &data);
     }
 
     pub fn add(&self, ip: Ipv6Addr) {

@@ -36,8 +36,9 @@ pub struct ReceiveQueue<M> {
     buffers: Address,
     buffer_len: usize,
     merges: bool,
-    /// The frame of which buffers are being taken, with room for the longest.
+    /// Room for the longest frame, and the bytes in it of the one of which buffers are being taken.
     frame: Vec<u8>,
+    len: usize,
     /// Buffers of the frame that have not come yet.
     left: u16,
     /// True if the frame is longer than the longest.
@@ -63,12 +64,14 @@ impl<M: Memory> ReceiveQueue<M> {
         frame
             .try_reserve_exact(properties.max_frame())
             .map_err(|_| SetupError::NoMemory)?;
+        frame.resize(properties.max_frame(), 0);
         Ok(Self {
             ring: DriverQueue::new(memory, setup, None)?,
             buffers,
             buffer_len,
             merges: properties.merges,
             frame,
+            len: 0,
             left: 0,
             is_too_long: false,
             broken: None,
@@ -107,8 +110,7 @@ impl<M: Memory> ReceiveQueue<M> {
 
     /// Begins anew with an empty queue. The device has stopped.
     pub(super) fn reset(&mut self) -> Result<(), Broken> {
-        self.frame.clear();
-        (self.left, self.is_too_long, self.broken) = (0, false, None);
+        (self.len, self.left, self.is_too_long, self.broken) = (0, 0, false, None);
         Ok(self.ring.reset(drop)?)
     }
 
@@ -122,10 +124,8 @@ impl<M: Memory> ReceiveQueue<M> {
         }
         match self.next_frame() {
             Ok(None) => Ok(None),
-            Ok(Some(())) if self.is_too_long || self.frame.len() < ETHERNET => {
-                Ok(Some(Received::Lost))
-            }
-            Ok(Some(())) => Ok(Some(Received::Frame(&self.frame))),
+            Ok(Some(())) if self.is_too_long || self.len < ETHERNET => Ok(Some(Received::Lost)),
+            Ok(Some(())) => Ok(Some(Received::Frame(&self.frame[..self.len]))),
             Err(broken) => Err(*self.broken.insert(broken)),
         }
     }
@@ -156,7 +156,7 @@ impl<M: Memory> ReceiveQueue<M> {
 
     /// Begins with the frame whose header is at an address; returns the number of its buffers.
     fn begin(&mut self, at: Address) -> Result<u16, Broken> {
-        self.frame.clear();
+        self.len = 0;
         self.is_too_long = false;
         let mut bytes = [0; HEADER];
         self.ring.memory().read(at, &mut bytes)?;
@@ -174,13 +174,16 @@ impl<M: Memory> ReceiveQueue<M> {
 
     /// Copies a part of the frame, unless there is no frame of that length.
     fn append(&mut self, at: Address, len: usize) -> Result<(), Broken> {
-        let before = self.frame.len();
-        self.is_too_long |= before + len > self.frame.capacity();
-        if self.is_too_long {
+        let end = self.len + len;
+        let Some(part) = self.frame.get_mut(self.len..end) else {
+            self.is_too_long = true;
             return Ok(());
+        };
+        if !self.is_too_long {
+            self.ring.memory().read(at, part)?;
+            self.len = end;
         }
-        self.frame.resize(before + len, 0);
-        Ok(self.ring.memory().read(at, &mut self.frame[before..])?)
+        Ok(())
     }
 
     /// Asks for an interrupt when the device uses the next buffer; tells whether it has already.

@@ -60,7 +60,7 @@ use crate::socket::tap::{
     PACKET_BROADCAST, PACKET_HOST, PACKET_MULTICAST, PACKET_OTHERHOST, PACKET_OUTGOING,
 };
 use crate::socket::timer::{self, TimerCallback};
-use crate::socket::{Frame, Interface, InterfaceChange, Interfaces, NetDevice, NewInterface};
+use crate::socket::{Interface, InterfaceChange, Interfaces, NetDevice, NewInterface};
 
 /// The one who is told of changes of a host's tables.
 pub trait ChangeListener: Send + Sync {
@@ -196,7 +196,7 @@ impl Host {
     /// Takes a frame that an interface has received, with its link's header. What becomes of it
     /// happens before this returns, in this thread, which holds no lock that sending by the same
     /// device takes.
-    pub fn receive(&self, index: u32, frame: Frame) {
+    pub fn receive(&self, index: u32, frame: &[u8]) {
         let Some(stack) = self.stack.get().and_then(Weak::upgrade) else {
             return;
         };
@@ -211,25 +211,25 @@ impl Host {
         if !seen.is_up {
             return counts.count_dropped();
         }
-        if frame.data.len() < interface.link_header_len() || frame.data.is_empty() {
+        if frame.len() < interface.link_header_len() || frame.is_empty() {
             return counts.count_error();
         }
-        let packet_type = packet_type(&frame.data, interface);
-        counts.count(frame.data.len(), packet_type == PACKET_MULTICAST);
+        let packet_type = packet_type(frame, interface);
+        counts.count(frame.len(), packet_type == PACKET_MULTICAST);
         if stack.core.taps.any() {
             let taps = &stack.core.taps;
-            taps.deliver_one_way(&frame.data, interface, packet_type, None);
+            taps.deliver_one_way(frame, interface, packet_type, None);
         }
         if packet_type == PACKET_OTHERHOST {
             return;
         }
-        let packet = &frame.data[interface.link_header_len()..];
+        let packet = &frame[interface.link_header_len()..];
         let arrived = Arrived {
             interface,
             packet_type,
             version,
         };
-        match frame::protocol(&frame.data, interface) {
+        match frame::protocol(frame, interface) {
             ETH_P_ARP => self.receive_arp(interface, packet, packet_type),
             ETH_P_IP => self.receive_ipv4(&stack, &arrived, packet),
             ETH_P_IPV6 => self.receive_ipv6(&stack, &arrived, packet),
