@@ -73,7 +73,7 @@ pub fn start_devices(
 pub fn queue_memory(claim: &Arc<Claim>, bytes: u64) -> Option<(QueueMemory, Address)> {
     let memory = claim.memory(usize::try_from(bytes).ok()?)?;
     let at = Address::new(memory.address().number());
-    Some((QueueMemory(memory), at))
+    Some((QueueMemory { memory, at }, at))
 }
 
 /// Interrupts for the queues of a function: one for each CPU that can have some, as far as the
@@ -95,18 +95,22 @@ pub fn text(error: &dyn core::fmt::Display) -> String {
 }
 
 /// Memory of a queue, by the addresses that the device knows.
-pub struct QueueMemory(DmaMemory);
+pub struct QueueMemory {
+    memory: DmaMemory,
+    /// Where the device finds it.
+    at: Address,
+}
 
 impl QueueMemory {
     fn offset(&self, at: Address) -> Option<usize> {
-        let offset = at.number().checked_sub(self.0.address().number())?;
+        let offset = at.number().checked_sub(self.at.number())?;
         usize::try_from(offset).ok()
     }
 }
 
 impl Memory for QueueMemory {
     fn reaches(&self, at: Address, len: u64) -> bool {
-        let bytes = self.0.bytes() as u64;
+        let bytes = self.memory.bytes() as u64;
         self.offset(at)
             .and_then(|offset| (offset as u64).checked_add(len))
             .is_some_and(|end| end <= bytes)
@@ -114,22 +118,22 @@ impl Memory for QueueMemory {
 
     fn load16(&self, at: Address) -> Result<u16, Unreachable> {
         let offset = self.offset(at).ok_or(Unreachable(at))?;
-        self.0.load16(offset).ok_or(Unreachable(at))
+        self.memory.load16(offset).ok_or(Unreachable(at))
     }
 
     fn store16(&self, at: Address, value: u16) -> Result<(), Unreachable> {
         let offset = self.offset(at).ok_or(Unreachable(at))?;
-        self.0.store16(offset, value).ok_or(Unreachable(at))
+        self.memory.store16(offset, value).ok_or(Unreachable(at))
     }
 
     fn read(&self, at: Address, into: &mut [u8]) -> Result<(), Unreachable> {
         let offset = self.offset(at).ok_or(Unreachable(at))?;
-        self.0.read(offset, into).ok_or(Unreachable(at))
+        self.memory.read(offset, into).ok_or(Unreachable(at))
     }
 
     fn write(&self, at: Address, from: &[u8]) -> Result<(), Unreachable> {
         let offset = self.offset(at).ok_or(Unreachable(at))?;
-        self.0.write(offset, from).ok_or(Unreachable(at))
+        self.memory.write(offset, from).ok_or(Unreachable(at))
     }
 }
 
