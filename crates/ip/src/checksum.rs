@@ -76,15 +76,22 @@ impl Checksum {
     }
 }
 
-/// The sum of words, four at once, in two instructions. Of words with their bytes swapped it is the
-/// same with its bytes swapped (RFC 1071, section 2), so they are taken as the processor has them.
+/// The sum of words, four at once, in two instructions: carries are counted in the upper half. Of
+/// words with their bytes swapped it is the same with its bytes swapped (RFC 1071, section 2), so
+/// they are taken as the processor has them.
 fn sum_of_many(many: &[[u8; 8]]) -> u64 {
-    let mut sum = 0_u64;
-    for words in many {
-        let (more, carry) = sum.overflowing_add(u64::from_le_bytes(*words));
-        sum = more + u64::from(carry);
+    let wide = |words: &[u8; 8]| u128::from(u64::from_le_bytes(*words));
+    let (fours, rest) = many.as_chunks::<4>();
+    let mut sum = 0_u128;
+    for [a, b, c, d] in fours {
+        sum += wide(a);
+        sum += wide(b);
+        sum += wide(c);
+        sum += wide(d);
     }
-    let mut sum = (sum & 0xffff_ffff) + (sum >> 32);
+    sum += rest.iter().map(wide).sum::<u128>();
+    let (low, carries) = (sum as u64, (sum >> 64) as u64);
+    let mut sum = (low & 0xffff_ffff) + (low >> 32) + carries;
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
