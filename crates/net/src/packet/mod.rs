@@ -142,7 +142,7 @@ impl PacketStack {
     /// A new socket. `protocol` is in the network's order of bytes.
     ///
     /// # Errors
-    /// `ESOCKTNOSUPPORT`.
+    /// `ESOCKTNOSUPPORT`, `ENOMEM`.
     pub(crate) fn socket(
         self: &Arc<Self>,
         socket_type: SocketType,
@@ -171,8 +171,8 @@ impl PacketStack {
             uid: caller_ucred().uid,
             this: this.clone(),
         });
+        core.taps.add(socket.tap())?;
         self.sockets.lock().push(Arc::downgrade(&socket));
-        core.taps.add(socket.tap());
         Ok(Socket::new(socket, options))
     }
 

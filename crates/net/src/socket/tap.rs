@@ -4,7 +4,8 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use task::Mutex;
+use fs::Result;
+use task::{Mutex, RcuArc};
 
 use super::interface::Interface;
 
@@ -24,11 +25,23 @@ pub(crate) trait PacketTap: Send + Sync {
 }
 
 /// The taps of a network stack.
-#[derive(Default)]
 pub(crate) struct PacketTaps {
-    taps: Mutex<Vec<Weak<dyn PacketTap>>>,
+    /// The list as packets see it, which is made anew by who holds `changes`. One that has gone may
+    /// stay in it.
+    taps: RcuArc<Vec<Weak<dyn PacketTap>>>,
+    changes: Mutex<()>,
     /// The number of taps: what is sent pays a load while there is none.
     count: AtomicUsize,
+}
+
+impl Default for PacketTaps {
+    fn default() -> Self {
+        Self {
+            taps: RcuArc::empty(),
+            changes: Mutex::default(),
+            count: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl PacketTaps {
@@ -37,14 +50,44 @@ impl PacketTaps {
         self.count.load(Ordering::Acquire) != 0
     }
 
-    pub(crate) fn add(&self, tap: Weak<dyn PacketTap>) {
-        self.taps.lock().push(tap);
+    /// Adds a tap.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(crate) fn add(&self, tap: Weak<dyn PacketTap>) -> Result<()> {
+        let changes = self.changes.lock();
+        let mut all = self.others(None)?;
+        fallible::push(&mut all, tap)?;
+        let old = self.taps.swap(Some(Arc::new(all)));
+        drop(changes);
+        drop(old);
         self.count.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 
+    /// Takes a tap away that was added, and has gone or is about to go. Without memory it stays in
+    /// the list until that changes.
     pub(crate) fn remove(&self, tap: &Weak<dyn PacketTap>) {
-        self.taps.lock().retain(|known| !known.ptr_eq(tap));
+        let changes = self.changes.lock();
+        let rest = self.others(Some(tap));
+        let old = rest.ok().map(|rest| {
+            let rest = Some(rest).filter(|rest| !rest.is_empty());
+            self.taps.swap(rest.map(Arc::new))
+        });
+        drop(changes);
+        drop(old);
         census::released(self.count.fetch_sub(1, Ordering::AcqRel), 1);
+    }
+
+    /// A list of all taps that are there, but for one.
+    fn others(&self, one: Option<&Weak<dyn PacketTap>>) -> Result<Vec<Weak<dyn PacketTap>>> {
+        let mut all = Vec::new();
+        for known in self.taps.load().iter().flat_map(|taps| taps.iter()) {
+            if known.strong_count() > 0 && !one.is_some_and(|one| one.ptr_eq(known)) {
+                fallible::push(&mut all, known.clone())?;
+            }
+        }
+        Ok(all)
     }
 
     /// Shows taps a packet that goes over an interface, out and in again: each sees it twice,
@@ -55,14 +98,8 @@ impl PacketTaps {
         interface: &Interface,
         sender: Option<&Weak<dyn PacketTap>>,
     ) {
-        let taps = self.open_taps();
-        for packet_type in [PACKET_OUTGOING, PACKET_HOST] {
-            for (tap, socket) in &taps {
-                if packet_type == PACKET_HOST || !sender.is_some_and(|sender| sender.ptr_eq(tap)) {
-                    socket.receive_frame(frame, interface, packet_type);
-                }
-            }
-        }
+        self.deliver_one_way(frame, interface, PACKET_OUTGOING, sender);
+        self.deliver_one_way(frame, interface, PACKET_HOST, None);
     }
 
     /// Shows taps, but for the sender's, a packet that goes over an interface in one direction.
@@ -73,17 +110,13 @@ impl PacketTaps {
         packet_type: u8,
         sender: Option<&Weak<dyn PacketTap>>,
     ) {
-        for (tap, socket) in self.open_taps() {
-            if !sender.is_some_and(|sender| sender.ptr_eq(&tap)) {
+        let Some(taps) = self.taps.load() else { return };
+        for tap in taps.iter() {
+            if !sender.is_some_and(|sender| sender.ptr_eq(tap))
+                && let Some(socket) = tap.upgrade()
+            {
                 socket.receive_frame(frame, interface, packet_type);
             }
         }
-    }
-
-    fn open_taps(&self) -> Vec<(Weak<dyn PacketTap>, Arc<dyn PacketTap>)> {
-        let taps = self.taps.lock();
-        let open = taps.iter();
-        open.filter_map(|tap| Some((tap.clone(), tap.upgrade()?)))
-            .collect()
     }
 }
