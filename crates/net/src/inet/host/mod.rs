@@ -347,6 +347,9 @@ impl Host {
     /// Does work that tables have left to do, with no lock of a connection held: it may be about
     /// that one.
     fn finish(&self, mut work: Work) {
+        if work.is_empty() {
+            return;
+        }
         self.send_frames(&mut work.frames);
         let stack = self.stack.get().and_then(Weak::upgrade);
         if let Some(listener) = self.listener.get().and_then(Weak::upgrade) {

@@ -82,6 +82,24 @@ pub(super) struct Work {
 }
 
 impl Work {
+    /// Whether nothing is left to be done.
+    pub(super) fn is_empty(&self) -> bool {
+        let Self {
+            frames,
+            changes,
+            unreachable,
+            expired,
+            unreachable_v6,
+            expired_v6,
+        } = self;
+        frames.is_empty()
+            && changes.is_empty()
+            && unreachable.is_empty()
+            && expired.is_empty()
+            && unreachable_v6.is_empty()
+            && expired_v6.is_empty()
+    }
+
     pub(super) fn tell(&mut self, change: Change) {
         // Who listens misses it, as one whose queue is full.
         let _ = fallible::push(&mut self.changes, change);

@@ -157,7 +157,7 @@ fn errno(error: Error) -> Option<Errno> {
 }
 
 impl WireConnection {
-    /// A connection of an engine that was made with `config`, which is in no table yet. `request`
+    /// A connection of an engine that is made with `config`, which is in no table yet. `request`
     /// is of the socket that begins it, if one does.
     ///
     /// # Errors
@@ -166,8 +166,8 @@ impl WireConnection {
         host: &Host,
         stack: &InetStack,
         ends: Ends,
-        engine: Connection,
-        config: &Config,
+        engine: impl FnOnce(Config) -> Connection,
+        config: Config,
         request: Option<ConnectRequest>,
         path: Path,
     ) -> Result<Arc<Self>> {
@@ -182,19 +182,21 @@ impl WireConnection {
             pages: BufferMemory::of_protocol(stack.core.clone(), Transport::Tcp),
             bytes: 0,
         };
+        let longest = config.mss.into();
+        // The engine is made in its place: it is large.
         let connection = Arc::new_cyclic(|this| Self {
             host: host.this.clone(),
             stack: host.stack.get().cloned().unwrap_or_default(),
             ends,
             buffers,
             inner: Mutex::new(Inner {
-                engine,
+                engine: engine(config),
                 memory,
                 number: None,
                 armed: None,
                 request,
                 path,
-                longest: config.mss.into(),
+                longest,
                 is_orphan: false,
             }),
             admitted: AtomicU64::new(0),

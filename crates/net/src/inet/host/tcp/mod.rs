@@ -597,10 +597,10 @@ impl Host {
     ) -> Option<Arc<WireConnection>> {
         let ends = *handshake.ends();
         let config = engine.config().connection.clone();
-        let opened = Connection::open(config.clone(), self.now(), handshake);
+        let now = self.now();
+        let opened = |config| Connection::open(config, now, handshake);
         let path = Path::of(&terms.options);
-        let connection =
-            WireConnection::new(self, stack, ends, opened, &config, None, path).ok()?;
+        let connection = WireConnection::new(self, stack, ends, opened, config, None, path).ok()?;
         let child = socket.create_child(connection.clone().end(), ends.local, ends.remote);
         connection.attach(&child.end());
         let inserted = self.tcp.table.lock(place).insert(place, connection.clone());
@@ -667,10 +667,10 @@ impl Host {
         let follows = self.follow(stack, &ends, now)?;
         let iss = follows.unwrap_or_else(|| secret.initial(now, ends.local, ends.remote));
         let offset = secret.clock_offset(ends.local, ends.remote);
-        let engine = Connection::connect(config.clone(), now, ends.ports(), iss, offset);
+        let engine = |config| Connection::connect(config, now, ends.ports(), iss, offset);
         let path = Path::of(options);
         let connection =
-            WireConnection::new(self, stack, ends, engine, &config, Some(request), path)?;
+            WireConnection::new(self, stack, ends, engine, config, Some(request), path)?;
         let place = self.tcp.table.place(&ends);
         let inserted = self.tcp.table.lock(place).insert(place, connection.clone());
         let number = inserted?;
