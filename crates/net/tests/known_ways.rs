@@ -147,6 +147,45 @@ fn a_datagram_by_a_known_way_takes_no_lock() {
     assert_eq!(ids.len(), 100);
 }
 
+/// Packets that come in are for this host as its interfaces say, which are seen without a lock.
+#[test]
+fn datagrams_and_handshakes_that_come_take_no_lock_of_the_tables() {
+    let machines = pair();
+    let [client, server] = [0, 1].map(|at: usize| socket(&machines[at], SocketType::Datagram, 7));
+    let (one, two) = (&machines[0], &machines[1]);
+    let exchange = || {
+        for (from, to, host) in [(&client, two, &server), (&server, one, &client)] {
+            send(from, to.address, 7, 100).unwrap();
+            carry(&machines);
+            assert_eq!(host.read(&mut [0; 200]), Ok(100));
+        }
+    };
+    exchange();
+    exchange();
+    let before = two.host.lock_counts();
+    for _ in 0..1000 {
+        exchange();
+    }
+    assert_eq!(two.host.lock_counts(), before);
+    // A handshake takes the locks of its shards.
+    let open = connections(&machines, 50);
+    let after = two.host.lock_counts();
+    assert_eq!(after.tables, before.tables);
+    assert!(after.shards > before.shards);
+    drop(open);
+    // An address that has gone is nobody's at once.
+    send(&client, two.address, 7, 100).unwrap();
+    two.host.set_up(two.index, false).unwrap();
+    two.host.set_up(two.index, true).unwrap();
+    carry(&machines);
+    assert_eq!(server.read(&mut [0; 200]), Ok(100), "it is there again");
+    send(&client, two.address, 7, 100).unwrap();
+    let gone = two.address;
+    two.host.remove_address(two.index, gone, Some(24)).unwrap();
+    carry(&machines);
+    assert_eq!(server.read(&mut [0; 200]), Err(Errno::EAGAIN));
+}
+
 /// After each change the next packet goes as the tables say then.
 #[test]
 fn a_way_ends_with_what_it_was_made_of() {

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use ip::ipv4::{self, Header, Packet};
@@ -12,6 +13,7 @@ use ip::{Fragment, Reassembled, arp, icmp};
 use super::Host;
 use super::counts::Counter;
 use super::forward::{ForwardTerms, Passed, Translation};
+use super::link::View;
 use super::state::Class;
 use crate::inet::bind_table::ephemeral_ports;
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
@@ -45,6 +47,18 @@ pub(super) struct Arrived<'a> {
     pub(super) packet_type: u8,
     /// The version of the tables before anything was looked up for it.
     pub(super) version: u64,
+    /// The interfaces as they were then or later.
+    pub(super) view: &'a View,
+}
+
+/// The ends of a packet, as a host's tables see them.
+struct Ends {
+    source: Class,
+    destination: Class,
+    /// The source claims to be of a hidden network, and is not.
+    is_disguised: bool,
+    /// Nothing is translated.
+    is_plain: bool,
 }
 
 impl Whole<'_> {
@@ -150,33 +164,31 @@ impl Host {
             }
         }
         let forwards = stack.core.sysctls.ip_forward.as_usize() != 0;
-        let (class, passes) = {
-            let state = self.lock_state();
-            let class = state.class(header.destination);
-            let from_nobody = header.source.is_unspecified() && header.destination.is_broadcast();
-            let believed = from_nobody
-                || ipv4::is_possible_source(header.source)
-                    && matches!(state.class(header.source), Class::Other)
-                    && !state.is_disguised(header.source, interface.index);
-            // What is sent to everybody on the link is for no single host (RFC 1122, 3.3.6).
-            let is_single = arrived.packet_type == PACKET_HOST;
-            let fits = is_single || class != Class::Own;
-            if !believed || !fits {
-                return;
-            }
-            let may_pass = forwards || !state.nat.is_idle();
-            if class == Class::Other && !(may_pass && is_single) {
-                return self.counts.count(Counter::InAddrErrors);
-            }
-            let passes = match class {
-                Class::Other => true,
-                Class::Own => !state.nat.is_idle(),
-                Class::Broadcast | Class::Multicast => false,
-            };
-            // Ports are in the first fragment only.
-            let is_cut = header.is_fragment() && (class != Class::Other || !state.nat.is_idle());
-            (class, passes.then_some(is_cut))
+        let ends = self.look_at_ends(arrived, &header);
+        let class = ends.destination;
+        let from_nobody = header.source.is_unspecified() && header.destination.is_broadcast();
+        let believed = from_nobody
+            || ipv4::is_possible_source(header.source)
+                && matches!(ends.source, Class::Other)
+                && !ends.is_disguised;
+        // What is sent to everybody on the link is for no single host (RFC 1122, 3.3.6).
+        let is_single = arrived.packet_type == PACKET_HOST;
+        let fits = is_single || class != Class::Own;
+        if !believed || !fits {
+            return;
+        }
+        let may_pass = forwards || !ends.is_plain;
+        if class == Class::Other && !(may_pass && is_single) {
+            return self.counts.count(Counter::InAddrErrors);
+        }
+        let passes = match class {
+            Class::Other => true,
+            Class::Own => !ends.is_plain,
+            Class::Broadcast | Class::Multicast => false,
         };
+        // Ports are in the first fragment only.
+        let is_cut = header.is_fragment() && (class != Class::Other || !ends.is_plain);
+        let passes = passes.then_some(is_cut);
         let was_fragments = passes.unwrap_or(header.is_fragment());
         let mut whole = Whole {
             header,
@@ -205,6 +217,26 @@ impl Host {
         }
         if passes.is_none() || !self.pass_on(stack, interface, &whole, was_fragments) {
             self.deliver(stack, Some(interface), &whole, &whole);
+        }
+    }
+
+    /// Looks at a packet's ends: where nothing is translated without the tables' lock.
+    fn look_at_ends(&self, arrived: &Arrived<'_>, header: &Header) -> Ends {
+        let (source, destination) = (header.source, header.destination);
+        if !self.translates.load(Ordering::Relaxed) {
+            return Ends {
+                source: arrived.view.class(source),
+                destination: arrived.view.class(destination),
+                is_disguised: false,
+                is_plain: true,
+            };
+        }
+        let state = self.lock_state();
+        Ends {
+            source: state.class(source),
+            destination: state.class(destination),
+            is_disguised: state.is_disguised(source, arrived.interface.index),
+            is_plain: state.nat.is_idle(),
         }
     }
 

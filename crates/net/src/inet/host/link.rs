@@ -2,12 +2,14 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use fs::Result;
 
 use super::registry::Registry;
+use super::state::Class;
 use crate::socket::{Frame, Interface, NetDevice, Traffic};
 
 /// The counters of one direction of an interface.
@@ -116,6 +118,12 @@ impl View {
             fallible::push(&mut all, seen)?;
         }
         Ok(Self(all))
+    }
+
+    /// For whom a packet of IPv4 with this destination is.
+    pub(super) fn class(&self, to: Ipv4Addr) -> Class {
+        let up = self.0.iter().filter(|seen| seen.is_up);
+        Class::of(to, up.map(|seen| &seen.shown))
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&KnownInterface> {

@@ -203,7 +203,8 @@ impl Host {
         // Before the tables are looked at in any way.
         let version = self.version.load(Ordering::Acquire);
         let view = self.view();
-        let Some(seen) = view.as_ref().and_then(|view| view.get(index)) else {
+        let Some(view) = view.as_deref() else { return };
+        let Some(seen) = view.get(index) else {
             return;
         };
         let interface = &seen.shown;
@@ -228,6 +229,7 @@ impl Host {
             interface,
             packet_type,
             version,
+            view,
         };
         match frame::protocol(frame, interface) {
             ETH_P_ARP => self.receive_arp(interface, packet, packet_type),

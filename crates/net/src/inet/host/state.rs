@@ -15,8 +15,8 @@ use super::forward::FlowHash;
 use super::link::LinkDevice;
 use super::registry::{Registered, Registry};
 use super::v6::Ipv6State;
-use crate::socket::InterfaceAddress;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
+use crate::socket::{Interface, InterfaceAddress};
 
 /// The kind of an Ethernet frame that carries ARP.
 pub(super) const ETH_P_ARP: u16 = 0x0806;
@@ -117,6 +117,28 @@ pub(super) enum Class {
     Multicast,
     /// Another host.
     Other,
+}
+
+impl Class {
+    /// For whom a packet with this destination is, where these interfaces are up.
+    pub(super) fn of<'a>(to: Ipv4Addr, up: impl Iterator<Item = &'a Interface>) -> Self {
+        if to.is_multicast() {
+            return Self::Multicast;
+        }
+        if to.is_broadcast() {
+            return Self::Broadcast;
+        }
+        let mut class = Self::Other;
+        for known in up.flat_map(Interface::v4_addresses) {
+            if known.broadcast == Some(to) {
+                return Self::Broadcast;
+            }
+            if known.ip == IpAddr::V4(to) {
+                class = Self::Own;
+            }
+        }
+        class
+    }
 }
 
 /// The tables of a host.
@@ -222,15 +244,8 @@ impl HostState {
 
     /// For whom a packet with this destination is.
     pub(super) fn class(&self, to: Ipv4Addr) -> Class {
-        if to.is_multicast() {
-            Class::Multicast
-        } else if to.is_broadcast() || self.broadcast_interface(to).is_some() {
-            Class::Broadcast
-        } else if self.is_own(to) {
-            Class::Own
-        } else {
-            Class::Other
-        }
+        let up = self.interfaces.iter().filter(|one| one.is_up());
+        Class::of(to, up.map(|one| &one.shown))
     }
 
     /// Adds a frame to what is to be sent by an interface.

@@ -79,11 +79,10 @@ impl Host {
 
     /// The longest packet to an address by an interface, as far as the link tells.
     pub(super) fn link_mtu(&self, index: u32, to: SocketAddr) -> Option<u32> {
+        if to.is_ipv4() {
+            return Some(self.view()?.get(index)?.shown.mtu);
+        }
         let state = self.lock_state();
-        let interface = state.interfaces.get(index)?;
-        Some(match to {
-            SocketAddr::V4(_) => interface.shown.mtu,
-            SocketAddr::V6(_) => interface.v6_mtu(),
-        })
+        Some(state.interfaces.get(index)?.v6_mtu())
     }
 }
