@@ -43,6 +43,8 @@ enum { PATIENCE = 20000 };
 
 #define OWN "10.0.9.2"
 #define PEER "10.0.9.9"
+/* The peer has this address and those behind it: each for so many connections, from this port on. */
+enum { PEER_ADDRESS = 10 << 24 | 9 << 8 | 9, PEER_ADDRESSES = 2, FIRST_PORT = 1024, PORTS = 60000 };
 /* An address of the emulator's own network that nobody has. */
 #define ABYSS "10.0.2.99"
 
@@ -168,7 +170,13 @@ static struct card set_up_outer(void)
 }
 
 /* Which hardware address the peer has: eth1's, or one that nobody has. */
-static void peer_is(const uint8_t hardware[6]) { neighbour(own.index, PEER, hardware); }
+static void peer_is(const uint8_t hardware[6])
+{
+    for (int n = 0; n < PEER_ADDRESSES; n++) {
+        const struct in_addr address = {.s_addr = htonl(PEER_ADDRESS + (uint32_t)n)};
+        neighbour(own.index, inet_ntoa(address), hardware);
+    }
+}
 
 /* Sets all cards up. */
 static void set_up(void)
@@ -212,8 +220,8 @@ static uint32_t get32(const uint8_t *at)
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-/* A packet of the peer's around what stands behind the headers of Ethernet and IP already. */
-static void finish(struct frame *frame, const uint8_t to[6], int protocol, size_t payload)
+/* A packet of one of the peer's addresses around what stands behind the headers of Ethernet and IP already. */
+static void finish(struct frame *frame, const uint8_t to[6], uint32_t from, int protocol, size_t payload)
 {
     uint8_t *ip = frame->bytes + ETHERNET, *above = ip + IP;
     memcpy(frame->bytes, to, 6);
@@ -225,7 +233,7 @@ static void finish(struct frame *frame, const uint8_t to[6], int protocol, size_
     put(ip + 6, 0x4000, 2);
     ip[8] = 64;
     ip[9] = (uint8_t)protocol;
-    inet_pton(AF_INET, PEER, ip + 12);
+    put(ip + 12, from, 4);
     inet_pton(AF_INET, OWN, ip + 16);
     const uint16_t head = fold(add(0, ip, IP));
     memcpy(ip + 10, &head, 2);
@@ -243,23 +251,24 @@ static void datagram(struct frame *frame, const uint8_t to[6], size_t data)
     put(udp + 2, 7, 2);
     put(udp + 4, (uint32_t)(UDP + data), 2);
     memset(udp + UDP, 'x', data);
-    finish(frame, to, IPPROTO_UDP, UDP + data);
+    finish(frame, to, PEER_ADDRESS, IPPROTO_UDP, UDP + data);
 }
 
 enum { FIN = 1, SYN = 2, ACK = 16 };
 
-static void segment(struct frame *frame, int port, uint32_t seq, uint32_t ack, int flags, size_t data)
+/* A segment of the peer's connection with a number. */
+static void segment(struct frame *frame, int number, uint32_t seq, uint32_t ack, int flags, size_t data)
 {
     uint8_t *tcp = frame->bytes + ETHERNET + IP;
     memset(tcp, 0, TCP);
-    put(tcp, (uint32_t)port, 2);
+    put(tcp, (uint32_t)(FIRST_PORT + number % PORTS), 2);
     put(tcp + 2, (uint32_t)service, 2);
     put(tcp + 4, seq, 4);
     put(tcp + 8, ack, 4);
     put(tcp + 12, (uint32_t)(0x5000 | flags), 2);
     put(tcp + 14, 0xffff, 2);
     memset(tcp + TCP, 'x', data);
-    finish(frame, own.hardware, IPPROTO_TCP, TCP + data);
+    finish(frame, own.hardware, (uint32_t)(PEER_ADDRESS + number / PORTS), IPPROTO_TCP, TCP + data);
 }
 
 /* Sends a frame by a packet socket. */
@@ -453,7 +462,7 @@ static int listener(void)
     return fd;
 }
 
-/* The next segment to the peer that has all these flags, from the wire: to which of its ports, and its number. */
+/* The next segment to the peer that has all these flags, from the wire: for which of its connections, and its sequence number. */
 static int wait_for(int flags, uint32_t *seq)
 {
     struct frame frame;
@@ -462,7 +471,8 @@ static int wait_for(int flags, uint32_t *seq)
         const uint8_t *tcp = frame.bytes + ETHERNET + IP;
         if (frame.length >= ETHERNET + IP + TCP && (tcp[0] << 8 | tcp[1]) == service && (tcp[13] & flags) == flags) {
             *seq = get32(tcp + 4);
-            return tcp[2] << 8 | tcp[3];
+            const int address = (int)(get32(tcp - 4) - PEER_ADDRESS);
+            return address * PORTS + (tcp[2] << 8 | tcp[3]) - FIRST_PORT;
         }
     }
     lost("a segment to the peer");
@@ -481,20 +491,20 @@ static int accept_one(int listener)
     lost("a connection");
 }
 
-/* The peer opens so many connections, from this port on, and what it expects next is in `next`. */
-static void open_connections(int port, int count, uint32_t *next)
+/* The peer opens so many connections, from this one on, and what it expects next is in `next`. */
+static void open_connections(int first, int count, uint32_t *next)
 {
     struct frame frame;
     for (int n = 0; n < count; n++) {
-        segment(&frame, port + n, 1000, 0, SYN, 0);
+        segment(&frame, first + n, 1000, 0, SYN, 0);
         inject(&frame);
     }
     for (int n = 0; n < count; n++) {
         uint32_t seq;
         const int to = wait_for(SYN | ACK, &seq);
-        if (to < port || to >= port + count)
+        if (to < first || to >= first + count)
             lost("an answer to a SYN");
-        next[to - port] = seq + 1;
+        next[to - first] = seq + 1;
         segment(&frame, to, 1001, seq + 1, ACK, 0);
         inject(&frame);
     }
@@ -508,13 +518,13 @@ static void tcp_accept(void)
     set_up();
     calibrate(64);
     const int from = listener();
-    int port = 1024;
+    int first = 0;
     MEASURE_BATCHES(TIMES, {
         const uint64_t start = worked();
-        for (int n = 0; n < TIMES; n += BURST, port += BURST) {
+        for (int n = 0; n < TIMES; n += BURST, first += BURST) {
             uint32_t next[BURST];
             struct frame frame;
-            open_connections(port, BURST, next);
+            open_connections(first, BURST, next);
             for (int m = 0; m < BURST; m++)
                 CHECK(close(accept_one(from)));
             for (int m = 0; m < BURST; m++, injected++) {
@@ -570,7 +580,8 @@ static void tcp_receive(void) { stream("10.0.2.101", 19, read); }
 /* With the cards set up: connections of the peer's, all of which this program has accepted, with what the peer expects of each. */
 static uint32_t *open_many(int count)
 {
-    const struct rlimit files = {.rlim_cur = 20000, .rlim_max = 20000};
+    const rlim_t most = (rlim_t)count + 100;
+    const struct rlimit files = {.rlim_cur = most, .rlim_max = most};
     CHECK(setrlimit(RLIMIT_NOFILE, &files));
     uint32_t *next = calloc((size_t)count, sizeof *next);
     if (!next)
@@ -578,7 +589,7 @@ static uint32_t *open_many(int count)
     const int from = listener();
     for (int n = 0; n < count; n += BURST) {
         const int some = count - n < BURST ? count - n : BURST;
-        open_connections(1024 + n, some, next + n);
+        open_connections(n, some, next + n);
         for (int m = 0; m < some; m++)
             accept_one(from);
     }
@@ -604,7 +615,7 @@ static void segments(int count)
             for (int m = 0; m < BURST; m++) {
                 chance = chance * 1664525 + 1013904223;
                 const int which = (int)((chance >> 8) % (uint32_t)count);
-                segment(&frames[m], 1024 + which, 1001 + sent[which]++, next[which], ACK, 1);
+                segment(&frames[m], which, 1001 + sent[which]++, next[which], ACK, 1);
             }
             const uint64_t start = worked();
             for (int m = 0; m < BURST; m++, injected++)
@@ -619,6 +630,7 @@ static void segments(int count)
 static void segments_10(void) { segments(10); }
 static void segments_1000(void) { segments(1000); }
 static void segments_10000(void) { segments(10000); }
+static void segments_100000(void) { segments(100000); }
 
 static uint64_t free_memory(void)
 {
@@ -681,6 +693,7 @@ const struct metric net_metrics[] = {
     {"net-segment-10", segments_10},
     {"net-segment-1000", segments_1000},
     {"net-segment-10000", segments_10000},
+    {"segment-100000", segments_100000},
     {"net-connection-bytes", connection_bytes},
     {"net-idle-10000", idle},
     {0},

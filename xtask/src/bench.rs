@@ -223,7 +223,7 @@ fn devices_of_all(metrics: &[&'static Metric]) -> Option<Devices> {
 /// One round: each metric once on one system. What takes only one machine in all is measured in the
 /// first round.
 fn round(
-    arguments: &Arguments,
+    setup: micro::Setup<'_>,
     kernel: &Kernel,
     metrics: &[&'static Metric],
     first: bool,
@@ -232,27 +232,17 @@ fn round(
     let mut programs: BTreeMap<(bool, u32), Vec<&'static Metric>> = BTreeMap::new();
     let mut networked: Vec<&'static Metric> = Vec::new();
     let mut with_disks: Vec<&'static Metric> = Vec::new();
-    let setup = micro::Setup {
-        cpus: arguments.cpus,
-        icount: arguments.icount,
-        packages: false,
-        devices: None,
-        append: &arguments.append,
-    };
     for metric in metrics {
         let outcome = match metric.how {
             How::Program(least) => {
                 programs
-                    .entry((false, least.max(arguments.cpus)))
+                    .entry((false, least.max(setup.cpus)))
                     .or_default()
                     .push(metric);
                 continue;
             }
             How::Workload => {
-                programs
-                    .entry((true, arguments.cpus))
-                    .or_default()
-                    .push(metric);
+                programs.entry((true, setup.cpus)).or_default().push(metric);
                 continue;
             }
             How::Disk => {
@@ -317,6 +307,32 @@ fn round(
     Ok(results)
 }
 
+/// The figures of a kernel's networks, of metrics in their order.
+///
+/// # Errors
+/// When there is no such metric, or it has no figure.
+pub fn network_figures<const N: usize>(kernel: &Kernel, names: [&str; N]) -> Result<[f64; N]> {
+    let metrics = chosen(&names.map(String::from))?;
+    let setup = micro::Setup {
+        cpus: 1,
+        icount: true,
+        packages: false,
+        devices: Some(micro::Devices::Network),
+        append: "",
+    };
+    let results = round(setup, kernel, &metrics, true)?;
+    discard_scratch();
+    let mut figures = [0.0; N];
+    for (figure, name) in figures.iter_mut().zip(names) {
+        *figure = match results.get(name) {
+            Some(Outcome::Value { median, .. }) => *median,
+            Some(Outcome::NotAvailable(why)) => bail!("{name}: {why}"),
+            None => bail!("{name} was not measured"),
+        };
+    }
+    Ok(figures)
+}
+
 /// Runs the metrics on all systems in turn.
 fn measure(
     arguments: &Arguments,
@@ -327,13 +343,17 @@ fn measure(
     let counted = arguments.icount || devices_of_all(metrics).is_some();
     let runs = arguments.runs.unwrap_or(if counted { 1 } else { 5 });
     let mut rounds = Vec::new();
+    let setup = micro::Setup {
+        cpus: arguments.cpus,
+        icount: arguments.icount,
+        packages: false,
+        devices: None,
+        append: &arguments.append,
+    };
     for number in 0..runs {
         for system in systems {
             eprintln!("xtask: measuring {}, {} of {runs}", system.name, number + 1);
-            rounds.push((
-                system,
-                round(arguments, &system.kernel, metrics, number == 0)?,
-            ));
+            rounds.push((system, round(setup, &system.kernel, metrics, number == 0)?));
         }
     }
     for metric in metrics {

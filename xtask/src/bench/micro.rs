@@ -18,6 +18,8 @@ use crate::{build, initramfs, rootfs};
 
 /// Time limit of one machine: emulated, and counting, Linux alone needs a minute or two to boot.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
+/// The same of one with cards, by which 100,000 connections may come.
+const NETWORK_TIME_LIMIT: Duration = Duration::from_secs(3000);
 
 /// Packages that the workloads run.
 const PACKAGES: [&str; 7] = [
@@ -147,6 +149,7 @@ pub fn machine(kernel: &Kernel, setup: Setup<'_>) -> Result<Machine> {
     let needed = match setup.devices {
         None => return Ok(machine),
         Some(Devices::Network) => {
+            machine.timeout = Some(NETWORK_TIME_LIMIT);
             machine.hardware.networks = NETWORKS.map(OsString::from).to_vec();
             modules::NETWORK.to_vec()
         }

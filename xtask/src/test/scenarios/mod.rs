@@ -2,6 +2,7 @@
 
 mod boot;
 mod busybox;
+mod connections;
 mod debian;
 mod devices;
 mod diff;
@@ -244,6 +245,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/64-processors",
             place: SkerryMachine,
             run: boot::large,
+        },
+        Test {
+            name: "long/connections",
+            place: SkerryMachine,
+            run: connections::run,
         },
         Test {
             name: "long/diff",
