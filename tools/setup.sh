@@ -70,6 +70,7 @@ need_tools() {
     need mtools 'mformat, for the ISO image' have mformat
     need e2fsprogs "mkfs.ext4, debugfs and e2fsck, for the tests of ext4" have mkfs.ext4
     need ovmf 'UEFI firmware, OVMF.fd' test -e /usr/share/ovmf/OVMF.fd
+    need tshark 'tshark, for the tests of the network' have tshark
     need golang-go 'go, for a test program' have go
     need linux-image-amd64 'a Linux kernel to compare with, /boot/vmlinuz-*' linux_is_there
     [ "$purpose" = linux ] || return 0

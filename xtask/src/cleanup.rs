@@ -117,7 +117,11 @@ impl Directory {
             process::id(),
             NEXT.fetch_add(1, Ordering::Relaxed)
         );
-        let path = env::temp_dir().join(name);
+        Self::create_at(env::temp_dir().join(name))
+    }
+
+    /// Makes an empty directory at a path where nothing is.
+    pub fn create_at(path: PathBuf) -> io::Result<Self> {
         with_open(|open| {
             fs::create_dir(&path)?;
             open.directories.insert(path.clone());

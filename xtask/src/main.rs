@@ -34,6 +34,7 @@ mod style;
 mod test;
 mod trusted;
 mod vm;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,8 @@ enum Task {
     Build,
     /// Boot a machine and run one command in it
     Vm(Box<vm::cli::Arguments>),
+    /// Join two machines by a wire that can be made to lose, repeat, reorder and damage frames
+    Wire(wire::Arguments),
     /// Boot a machine and show what Skerry does; this is `make run`
     Demo,
     /// Make a root file system of Debian packages, for `skerry run --rootfs`
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Build => build::everything().map(|()| ExitCode::SUCCESS),
         Task::Vm(arguments) => return vm::cli::run(*arguments),
+        Task::Wire(arguments) => wire::run(&arguments),
         Task::Demo => demo::run(),
         Task::Rootfs(arguments) => rootfs::run(&arguments),
         Task::Linux => linux::build().map(|image| {

@@ -56,6 +56,9 @@ pub const SERVERS: &[&str] = &[
     "tcpdump",
 ];
 
+/// A server of the web and its client, by themselves.
+pub const WEB_WIRE: &[&str] = &["coreutils", "curl", "nginx-light", "sed"];
+
 /// Python with the tests of its library, and the names of services that they look up, beside
 /// [`BASE`].
 pub const PYTHON: &[&str] = &["libpython3.11-testsuite", "netbase", "python3"];

@@ -18,6 +18,7 @@ mod json;
 mod memory;
 pub mod modules;
 mod networks;
+mod nginx;
 pub mod nvme;
 mod observe;
 mod partitions;
@@ -197,6 +198,11 @@ pub fn tests() -> Vec<Test> {
             run: wire::run,
         },
         Test {
+            name: "machine/nginx",
+            place: SkerryMachine,
+            run: nginx::short,
+        },
+        Test {
             name: "machine/ipv6",
             place: SkerryMachine,
             run: ipv6::run,
@@ -250,6 +256,11 @@ pub fn tests() -> Vec<Test> {
             name: "long/connections",
             place: SkerryMachine,
             run: connections::run,
+        },
+        Test {
+            name: "long/nginx",
+            place: SkerryMachine,
+            run: nginx::long,
         },
         Test {
             name: "long/diff",
