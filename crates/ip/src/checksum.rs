@@ -19,12 +19,15 @@ impl Checksum {
         protocol: u8,
         length: usize,
     ) -> Self {
-        let mut sum = Self::default();
-        sum.add(&source.octets());
-        sum.add(&destination.octets());
-        sum.add(&[0, protocol]);
-        sum.add(&(length as u16).to_be_bytes());
-        sum
+        let halves = |address: Ipv4Addr| {
+            let address = u64::from(u32::from(address));
+            (address >> 16) + (address & 0xffff)
+        };
+        let rest = u64::from(protocol) + u64::from(length as u16);
+        Self {
+            sum: halves(source) + halves(destination) + rest,
+            odd: false,
+        }
     }
 
     /// A sum that holds the pseudo-header of IPv6 (RFC 8200, section 8.1).
@@ -159,6 +162,15 @@ mod tests {
                 }
                 proptest::prop_assert_eq!(checksum(bytes), !(sum as u16));
             }
+        }
+
+        #[test]
+        fn a_pseudo_header_is_the_sum_of_its_bytes(ends: [[u8; 4]; 2], protocol: u8, length: u16) {
+            let [source, destination] = ends.map(Ipv4Addr::from);
+            let sum = Checksum::pseudo_header(source, destination, protocol, length.into());
+            let [high, low] = length.to_be_bytes();
+            let bytes = [&ends[0][..], &ends[1], &[0, protocol, high, low]].concat();
+            proptest::prop_assert_eq!(sum.finish(), checksum(&bytes));
         }
 
         #[test]
