@@ -698,7 +698,7 @@ proptest! {
     }
 }
 
-thread_local! {
+std::thread_local! {
     /// What the journal of this test has noted.
     static NOTES: RefCell<BTreeMap<u32, NotedFlow>> = const { RefCell::new(BTreeMap::new()) };
 }
