@@ -476,9 +476,9 @@ impl<'a> Keep<'a> {
         }
     }
 
-    /// Notes a flow of address translation at a place, or that there is none: whoever looks while it
-    /// is written finds none. One writer at a time for each place; one that is not below [`FLOWS`]
-    /// is not noted.
+    /// Notes a flow of address translation at a place, or that there is none: whoever looks while
+    /// it is written finds none. One writer at a time for each place; one that is not below
+    /// [`FLOWS`] is not noted.
     pub fn note_flow(&self, place: u32, flow: Option<&KeptFlow>) {
         if let Some(words) = self.flow_words(place) {
             flow::write(words, place, flow);

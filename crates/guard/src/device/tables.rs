@@ -6,9 +6,9 @@
 //! from its first allocation on. It takes over what units use ([`claim`]), and then gives back the
 //! rest ([`settle`]).
 
-use ::alloc::vec::Vec;
 use core::ops::DerefMut;
 
+use ::alloc::vec::Vec;
 use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
 use lfmutex::Mutex;
 

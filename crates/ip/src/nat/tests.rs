@@ -699,7 +699,7 @@ proptest! {
 }
 
 std::thread_local! {
-    /// What the journal of this test has noted.
+    /// Notes that the journal of this test has written.
     static NOTES: RefCell<BTreeMap<u32, NotedFlow>> = const { RefCell::new(BTreeMap::new()) };
 }
 
