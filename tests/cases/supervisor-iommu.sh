@@ -103,7 +103,7 @@ case $step in
     refused 0
     # A change is under way: the instance is ended, with its disk.
     echo "change: staged" >/proc/skerry/crash-at
-    skerry resize writes --mem 128M
+    skerry resize writes --mem 192M
     ;;
 4)
     skerry wait writes >/dev/null 2>&1
