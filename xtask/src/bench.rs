@@ -317,7 +317,7 @@ pub fn network_figures<const N: usize>(kernel: &Kernel, names: [&str; N]) -> Res
         cpus: 1,
         icount: true,
         packages: false,
-        devices: Some(micro::Devices::Network),
+        devices: Some(Devices::Network),
         append: "",
     };
     let results = round(setup, kernel, &metrics, true)?;
