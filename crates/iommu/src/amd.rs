@@ -22,6 +22,9 @@ use crate::{PASSING, Refused, StartError};
 
 const _: () = assert!(COMMANDS * 16 == PAGE && EVENTS * Event::BYTES == PAGE);
 
+/// Senders by their numbers, with their tables of interrupts.
+type Senders = Vec<(u16, Option<InterruptTable>)>;
+
 /// A unit of AMD-Vi. It looks into processors' caches when it reads tables.
 pub(crate) struct AmdVi {
     at: u64,
@@ -32,8 +35,8 @@ pub(crate) struct AmdVi {
     abilities: amdvi::Abilities,
     /// An entry for each function that there can be on the buses that there are.
     devices: DmaBlock,
-    /// Senders that pass something, with their tables of interrupts; none is added once it is on.
-    senders: Vec<(u16, Option<InterruptTable>)>,
+    /// Senders that pass something; none is added once it is on.
+    senders: Senders,
     queue: Queue,
     log: Mutex<Log>,
     /// Flag: it goes on by the tables of a kernel before this one.
@@ -65,7 +68,7 @@ fn take_over(
     at: u64,
     registers: MmioRegion,
     bytes: usize,
-) -> Result<(DmaBlock, Vec<(u16, Option<InterruptTable>)>), StartError> {
+) -> Result<(DmaBlock, Senders), StartError> {
     let strange = || StartError::Strange(at);
     let word: u64 = registers.read(offset::DEVICE_TABLE);
     let table = word & !(PAGE as u64 - 1);
@@ -138,7 +141,7 @@ impl AmdVi {
         })
     }
 
-    /// What the entry for a function says of memory.
+    /// The entry for a function, but for its word of interrupts.
     fn entry(&self, function: u16) -> DeviceEntry {
         let at = DeviceEntry::place(function);
         if at >= self.devices.bytes() {

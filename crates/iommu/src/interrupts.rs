@@ -204,7 +204,7 @@ impl Interrupts {
         self.unit.message(self.first)
     }
 
-    /// What a message is, by its number, if they are vectors of a CPU, from `vector` on. `None` if
+    /// Target of a message, by its number, if they are vectors of a CPU from `vector` on. `None` if
     /// no device has such a vector, or messages cannot reach the CPU.
     fn target(&self, number: u16, vector: u8, apic_id: u32) -> Option<Target> {
         let vector = u64::from(vector) + u64::from(number);

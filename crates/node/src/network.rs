@@ -342,7 +342,11 @@ fn serve() {
     let mut frames = Vec::new();
     loop {
         WAKE.wait();
-        while !IS_HELD.load(Ordering::Acquire) && round(&mut frames) {}
+        loop {
+            if IS_HELD.load(Ordering::Acquire) || !round(&mut frames) {
+                break;
+            }
+        }
     }
 }
 
