@@ -368,7 +368,7 @@ pub const REASON_OVERLAP: u32 = 33;
 /// `reason` of a failed [`ADD_NETWORK`]: there are as many as there may be, [`MAX_NETWORKS`].
 pub const REASON_NETWORKS: u32 = 34;
 /// `reason`: the name of a peer is none that an instance can have, its own, or there twice.
-pub const REASON_PEER: u32 = 36;
+pub const REASON_PEER: u32 = 42;
 
 /// `reason` of a failed [`ADD_DEVICE`]: the firmware has the function use memory of its own.
 pub const REASON_DMA_RESERVED: u32 = 36;

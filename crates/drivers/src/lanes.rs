@@ -579,7 +579,7 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
 /// End of a thread's wait.
 #[derive(Clone, Copy)]
 enum Until {
-    /// Its request is over.
+    /// The thread's request is over.
     Over,
     /// There is room in the device's queue.
     Room,

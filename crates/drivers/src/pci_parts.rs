@@ -97,7 +97,7 @@ pub fn text(error: &dyn core::fmt::Display) -> String {
 /// Memory of a queue, by the addresses that the device knows.
 pub struct QueueMemory {
     memory: DmaMemory,
-    /// Where the device finds it.
+    /// Address by which the device finds it.
     at: Address,
 }
 

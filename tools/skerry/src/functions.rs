@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use pci::Address;
 
-/// Where the machine's functions are.
+/// Folder of the machine's functions.
 const FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// A function that a driver knows.

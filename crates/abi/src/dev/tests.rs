@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 
 #[test]
@@ -81,4 +83,18 @@ fn each_state_has_a_name_of_its_own() {
             "unknown", "created", "running", "exited", "panicked", "halted", "failed", "unknown"
         ]
     );
+}
+
+/// A reason had the number of another one once, and no test told.
+#[test]
+fn each_reason_has_a_number_of_its_own() {
+    let numbers = include_str!("../dev.rs").lines().filter_map(|line| {
+        let (name, value) = line.strip_prefix("pub const REASON_")?.split_once(": u32 = ")?;
+        Some((value.strip_suffix(';')?, name))
+    });
+    let mut seen = BTreeMap::new();
+    for (number, name) in numbers {
+        assert_eq!(seen.insert(number, name), None, "{name} is {number}, too");
+    }
+    assert!(seen.len() > 40, "{} reasons", seen.len());
 }
