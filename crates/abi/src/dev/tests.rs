@@ -89,7 +89,9 @@ fn each_state_has_a_name_of_its_own() {
 #[test]
 fn each_reason_has_a_number_of_its_own() {
     let numbers = include_str!("../dev.rs").lines().filter_map(|line| {
-        let (name, value) = line.strip_prefix("pub const REASON_")?.split_once(": u32 = ")?;
+        let (name, value) = line
+            .strip_prefix("pub const REASON_")?
+            .split_once(": u32 = ")?;
         Some((value.strip_suffix(';')?, name))
     });
     let mut seen = BTreeMap::new();
