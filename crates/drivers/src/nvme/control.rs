@@ -193,7 +193,8 @@ impl<P: Parts> Control<P> {
     /// A request of a program's.
     ///
     /// # Errors
-    /// Those of Linux' driver; `ENOTTY` for a request that it does not have.
+    /// `ENOTTY` for a request that Linux' driver does not have; otherwise the errors of that
+    /// driver.
     pub fn request(&self, request: &IoctlRequest<'_>) -> fs::Result<usize> {
         ioctl(&self.lanes, None, request)
     }
@@ -446,7 +447,8 @@ impl<P: Parts> NvmeDisk<P> {
     /// A request that the block layer does not know.
     ///
     /// # Errors
-    /// Those of Linux' driver; `ENOTTY` for a request that it does not have either.
+    /// `ENOTTY` for a request that Linux' driver does not have either; otherwise the errors of that
+    /// driver.
     pub fn ioctl(&self, request: &IoctlRequest<'_>) -> fs::Result<usize> {
         ioctl(&self.lanes, Some(&self.namespace), request)
     }

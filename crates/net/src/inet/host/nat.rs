@@ -96,7 +96,9 @@ impl Host {
     /// comes there is led on as soon as it is.
     ///
     /// # Errors
-    /// Those of [`Self::publish`] without `EADDRNOTAVAIL`.
+    /// `EADDRINUSE` if it is published or a program has it; `EINVAL` for ports that are 0, another
+    /// protocol than TCP and UDP, or what is no address of a host; `ENOSPC` if there are too many;
+    /// `ENOMEM`; `ENETDOWN` before there is a stack.
     pub fn publish_ahead(
         &self,
         protocol: Protocol,
