@@ -113,6 +113,7 @@ mod tlb_coherence;
 mod tokio_server;
 mod topology;
 mod transfers;
+mod unrefused;
 mod user_limits;
 mod users;
 mod wake_reasons;
@@ -248,6 +249,7 @@ fn main() -> ExitCode {
         ["canary", arguments @ ..] => canary::run(arguments),
         ["growth", bytes] => growth::run(bytes),
         ["moved-pages", kib, done] => moved_pages::run(kib, done),
+        ["unrefused", done] => unrefused::run(done),
         ["messages-echo", file] => messages::echo(file),
         ["messages-ping", file, count, way] => messages::ping(file, count, way),
         ["messages-flood", file] => messages::flood(file),

@@ -254,7 +254,7 @@ fn new_budget(budget: &AtomicU64) -> bool {
 /// Gives a CPU a new budget. Returns the frames that are free above the kernel's share.
 fn refill_budget(budget: &AtomicU64) -> u64 {
     let free = allocator().free_frames();
-    high_mark::look(free);
+    high_mark::look();
     let above = free.saturating_sub(kernels_share());
     // All CPUs' budgets together are less than what there is.
     let pages = above.saturating_sub(programs_share()) / (2 * percpu::all().len() as u64);

@@ -29,7 +29,7 @@ use arrayvec::ArrayVec;
 use super::alloc::{self, Block, GRANULE_ORDER};
 use super::direct;
 use super::frame::Frame;
-use super::phys;
+use super::{high_mark, phys};
 use crate::paging::build::Run;
 use crate::paging::kernel;
 use crate::{keep, timer};
@@ -96,10 +96,15 @@ impl Granules {
         let mut order = alloc::MAX_ORDER;
         while missing > 0 {
             order = order.min(GRANULE_ORDER + missing.ilog2() as u8);
-            match Block::of_granules(order) {
+            let room = granules.blocks.try_reserve(1);
+            room.map_err(|_| NoGranules::NoMemory)?;
+            high_mark::pass(1 << order);
+            let block = Block::of_granules(order);
+            if block.is_none() {
+                high_mark::end_passing(1 << order);
+            }
+            match block {
                 Some(block) => {
-                    let room = granules.blocks.try_reserve(1);
-                    room.map_err(|_| NoGranules::NoMemory)?;
                     granules.blocks.push(block);
                     missing -= 1 << (order - GRANULE_ORDER);
                 }
@@ -138,7 +143,7 @@ impl Granules {
             granted: true,
             bad: ArrayVec::new(),
         };
-        GRANTED.fetch_add(granules.bytes() / PAGE_SIZE as u64, Ordering::Relaxed);
+        GRANTED.fetch_add(granules.frames(), Ordering::Relaxed);
         // SAFETY: the blocks are whole granules, and no reference leads there.
         unsafe { kernel::unmap_granules(granules.granules()) };
         Some(granules)
@@ -147,6 +152,21 @@ impl Granules {
     /// Bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.bytes() as u64).sum()
+    }
+
+    /// Number of frames.
+    fn frames(&self) -> u64 {
+        self.bytes() / PAGE_SIZE as u64
+    }
+
+    fn count_as_granted(&self) {
+        GRANTED.fetch_add(self.frames(), Ordering::Relaxed);
+        high_mark::end_passing(self.frames());
+    }
+
+    fn count_as_passing(&self) {
+        high_mark::pass(self.frames());
+        GRANTED.fetch_sub(self.frames(), Ordering::Relaxed);
     }
 
     /// The granules as the instance will number them, from frame 0 on without holes; `None` if
@@ -313,7 +333,7 @@ impl Granules {
             self.granted = true;
             self.granules()
                 .for_each(|first| keep::set_granule(first, id));
-            GRANTED.fetch_add(self.bytes() / PAGE_SIZE as u64, Ordering::Relaxed);
+            self.count_as_granted();
             // SAFETY: the blocks are ours, made of whole granules, and `write` refuses from now on.
             unsafe { kernel::unmap_granules(self.granules()) };
         }
@@ -328,7 +348,7 @@ impl Granules {
         if self.granted {
             // SAFETY: ours again, by the caller's promise.
             unsafe { kernel::map_granules(self.granules()) };
-            GRANTED.fetch_sub(self.bytes() / PAGE_SIZE as u64, Ordering::Relaxed);
+            self.count_as_passing();
             self.granted = false;
             self.granules()
                 .for_each(|first| keep::set_granule(first, 0));
@@ -403,14 +423,15 @@ impl Scrubbing {
 
 impl Drop for Granules {
     fn drop(&mut self) {
+        let frames = self.frames();
         if !self.granted {
             let bad = &self.bad;
             self.blocks
                 .drain(..)
                 .for_each(|block| alloc::free_without(block, bad));
+            high_mark::end_passing(frames);
         }
         if self.granted {
-            let frames = self.bytes() / PAGE_SIZE as u64;
             GRANTED.fetch_sub(frames, Ordering::Relaxed);
             LEAKED.fetch_add(frames, Ordering::Relaxed);
             log::error!(
@@ -469,6 +490,26 @@ mod tests {
         let _alone = alone();
         let taken = host::without_heap(|| Granules::take(1));
         assert_eq!(taken.err(), Some(NoGranules::NoMemory));
+    }
+
+    #[test]
+    fn what_is_made_ready_or_scrubbed_is_not_the_kernels() {
+        let _alone = alone();
+        let kernels = || high_mark::kernel_frames(alloc::free_frames());
+        let before = kernels();
+        // Other tests have frames meanwhile, but no granules.
+        let is_as_before = || kernels().abs_diff(before) < GRANULE_FRAMES;
+        let granules = Granules::take(2).unwrap();
+        assert!(is_as_before(), "made ready");
+        drop(granules);
+        assert!(is_as_before(), "not needed after all");
+        let scrubbing = Granules::take(2).unwrap().into_scrubbing();
+        assert!(is_as_before(), "scrubbed");
+        scrubbing.finish();
+        assert!(is_as_before(), "free");
+        assert!(Granules::take(100).is_err());
+        assert!(host::without_heap(|| Granules::take(2)).is_err());
+        assert!(is_as_before(), "not had");
     }
 
     /// Miri takes a minute for all bytes of a granule.

@@ -4,6 +4,11 @@
 //! What the kernel has is what nobody else has, so nothing is counted for it one by one. It is
 //! looked at whenever a CPU has used up its budget (`alloc`): between two looks each CPU takes at
 //! most a budget of frames, by which the mark may be passed before anybody is refused.
+//!
+//! Memory that leaves, or goes to another instance, is nobody's for a while, out of the allocator
+//! and being cleared or unmapped. It *passes* ([`pass`]), and is not the kernel's: when it was
+//! counted so, a user got `ENFILE` while memory left. Memory that comes is free before it counts
+//! at all.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -26,10 +31,25 @@ pub(super) fn init(descriptor: &Descriptor, free: u64) {
     AT_START.store(frames, Ordering::Relaxed);
 }
 
-/// Frames that were not given to other instances.
+/// Frames on their way between the allocator and another owner.
+static PASSING: AtomicU64 = AtomicU64::new(0);
+
+/// Counts frames as passing: before they leave the allocator, or cease to be counted as another's.
+pub(super) fn pass(frames: u64) {
+    PASSING.fetch_add(frames, Ordering::AcqRel);
+}
+
+/// Ends that: after they have come to the allocator, or are counted as another's.
+pub(super) fn end_passing(frames: u64) {
+    PASSING.fetch_sub(frames, Ordering::AcqRel);
+}
+
+/// Frames that were not given to other instances, and are not on their way.
 fn own_frames() -> u64 {
+    // Before the others: what has ceased to pass is another's by then.
+    let passing = PASSING.load(Ordering::Acquire);
     let (granted, leaked) = grant::counts();
-    total_frames().saturating_sub(granted + leaked)
+    total_frames().saturating_sub(granted + leaked + passing)
 }
 
 /// Frames that nobody but the kernel has, if so many are free.
@@ -46,9 +66,12 @@ fn mark_of(own: u64, at_start: u64) -> u64 {
     at_start + own.saturating_sub(at_start) / 2
 }
 
-/// Looks whether the kernel has passed its mark, if so many frames are free.
-pub(super) fn look(free: u64) -> bool {
-    let above = kernel_frames(free) > mark();
+/// Looks whether the kernel has passed its mark.
+pub(super) fn look() -> bool {
+    // Twice: the numbers are read one after another, and a CPU that stands still in between takes
+    // what became free meanwhile for the kernel's.
+    let is_above = || kernel_frames(alloc::free_frames()) > mark();
+    let above = is_above() && is_above();
     // Written when it changes only: all CPUs read it.
     if IS_ABOVE.load(Ordering::Relaxed) != above {
         IS_ABOVE.store(above, Ordering::Relaxed);
@@ -68,7 +91,7 @@ pub fn has_kernel_room() -> bool {
 #[cold]
 #[inline(never)]
 fn find_kernel_room() -> bool {
-    shortage::may_pass_mark() || !look(alloc::free_frames())
+    shortage::may_pass_mark() || !look()
 }
 
 /// Counts a page table of a program.

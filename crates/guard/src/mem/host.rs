@@ -2,6 +2,7 @@
 //! no processor uses.
 
 use std::alloc::{Layout, alloc};
+use std::sync::atomic::Ordering;
 use std::sync::{LazyLock, Once};
 use std::vec::Vec;
 
@@ -9,7 +10,7 @@ use abi::descriptor::MemRange;
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE, IMAGE, PAGE_SIZE};
 
 use super::frame::Frame;
-use super::{alloc as allocator, percpu, phys, refcount};
+use super::{TOTAL, alloc as allocator, percpu, phys, refcount};
 use crate::paging::build::{self, ImageLayout, Plan, Run};
 use crate::paging::{TableView, isolated, kernel};
 
@@ -80,6 +81,7 @@ pub(crate) fn set_up() {
         let frames = frames::Frames::new(FRAMES, FRAMES, 1, Vec::leak(words));
         frames.add(GRANULE_FRAMES, FRAMES - GRANULE_FRAMES, 0);
         allocator::init(frames);
+        TOTAL.store(FRAMES, Ordering::Relaxed);
         isolated::init().expect("tables");
     });
 }

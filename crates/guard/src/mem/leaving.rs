@@ -13,7 +13,7 @@ use abi::live::Refusal;
 use lfmutex::Mutex;
 
 use super::frame::Frame;
-use super::{TOTAL, added, alloc, heap, refcount, total_frames};
+use super::{TOTAL, added, alloc, heap, high_mark, refcount, total_frames};
 use crate::paging::kernel;
 use crate::{rcu, stack};
 
@@ -97,6 +97,11 @@ impl Isolated {
         Self(frames)
     }
 
+    /// Number of frames.
+    fn count(&self) -> u64 {
+        self.0.end - self.0.start
+    }
+
     /// Frames of each granule that the allocator has: all but those that hold reference counts.
     fn usable(&self) -> impl Iterator<Item = Range<u64>> {
         let granules = self.0.clone().step_by(GRANULE_FRAMES as usize);
@@ -106,7 +111,7 @@ impl Isolated {
     /// Whether so much is free elsewhere as there is in use here, and programs need besides.
     fn check_room(&self) -> Result<(), Refusal> {
         let leaving: u64 = self.usable().map(|range| range.end - range.start).sum();
-        let left = total_frames() - (self.0.end - self.0.start);
+        let left = total_frames() - self.count();
         let needed = leaving + alloc::shares_of(left);
         let missing = needed.saturating_sub(alloc::free_frames());
         (missing == 0)
@@ -114,7 +119,7 @@ impl Isolated {
             .ok_or(Refusal::short_of(missing))
     }
 
-    /// Takes all of it out of the allocator, if all of it is free.
+    /// Takes all of it out of the allocator, if all of it is free; then it passes.
     fn take(&self) -> bool {
         if PHASE
             .compare_exchange(LEAVING, TAKING, Ordering::SeqCst, Ordering::SeqCst)
@@ -122,9 +127,11 @@ impl Isolated {
         {
             return false;
         }
+        high_mark::pass(self.count());
         for (taken, range) in self.usable().enumerate() {
             if !alloc::take_out(range) {
                 self.usable().take(taken).for_each(alloc::put_back);
+                high_mark::end_passing(self.count());
                 // Isolated as before, and perhaps it is all free the next time.
                 alloc::isolate(self.0.clone(), true);
                 PHASE.store(LEAVING, Ordering::SeqCst);
@@ -201,6 +208,7 @@ pub(crate) fn shrink(to: u64, move_pages: fn()) -> Result<(), Refusal> {
             unsafe { kernel::unmap_granules(granules()) };
             granules().for_each(|first| tables.remove(first));
             TOTAL.fetch_sub(has - to, Ordering::Relaxed);
+            high_mark::end_passing(has - to);
             // Nothing is there to be handed out any more.
             core::mem::forget(isolated);
             PHASE.store(NONE, Ordering::SeqCst);

@@ -92,7 +92,8 @@ pub struct MemStats {
     pub free: u64,
     /// Pages of programs and files.
     pub user: u64,
-    /// The kernel: image, tables, stacks, heap, what was reserved at boot.
+    /// The kernel: image, tables, stacks, heap, what was reserved at boot. Memory on its way to or
+    /// from another instance is in none of these numbers but `total`.
     pub kernel: u64,
     /// The heap's part of `kernel`.
     pub heap: u64,
@@ -347,9 +348,9 @@ pub(crate) unsafe fn grow(
         // SAFETY: the caller's promise; nobody knows the frames yet.
         unsafe { kernel::map_granules(granules(range)) };
         let usable = range.first_frame + added::count_frames(range.count / GRANULE_FRAMES);
-        TOTAL.fetch_add(range.count, Ordering::Relaxed);
         // SAFETY: likewise; they are mapped now, and the counts' frames are left out.
         unsafe { alloc::donate(usable..range.first_frame + range.count) };
+        TOTAL.fetch_add(range.count, Ordering::Relaxed);
     }
     Ok(())
 }

@@ -87,7 +87,7 @@ pub fn resized(setting: &Setting) -> Result<Vec<Check>> {
         packages::JAVA,
     ];
     let instance = Instance {
-        cpus: 4,
+        cpus: 8,
         beside: Some(&resizing),
         ..instance(&packages, 1536, 900)
     };

@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 
 /// The steps, for a machine of four CPUs.
 pub fn steps() -> Result<Vec<Step>> {
-    let judges: [(&str, Judge); 13] = [
+    let judges: [(&str, Judge); 14] = [
         (
             "memory grows in a hundred steps under a load, is used to the last word, and comes back",
             grown,
@@ -59,6 +59,10 @@ pub fn steps() -> Result<Vec<Step>> {
         (
             "pages of all kinds are moved from under a program that checks them",
             moved,
+        ),
+        (
+            "users are refused nothing while memory comes, leaves, and is made ready for another instance",
+            unrefused,
         ),
     ];
     Ok(batch::steps(RESIZE, &judges)?
@@ -313,4 +317,16 @@ fn moved(printed: &str) -> Result<String> {
     let pages: u64 = part(printed, "moved")?.parse()?;
     ensure!(pages > 1000, "{pages} pages were moved");
     Ok(format!("{pages} pages"))
+}
+
+fn unrefused(printed: &str) -> Result<String> {
+    for name in ["here", "there"] {
+        let told = part(printed, name)?;
+        ensure!(told == "ready\nnothing was refused", "{name}: {told}");
+    }
+    // Used frames may lie in the way of one or the other change.
+    let failed = part(printed, "failed")?;
+    let failed = failed.lines().count();
+    ensure!(failed < 5, "{failed} changes failed");
+    Ok(format!("15 rounds, {failed} changes that could not be"))
 }
