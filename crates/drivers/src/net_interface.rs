@@ -4,9 +4,9 @@ use alloc::string::String;
 use alloc::sync::Arc;
 
 use ::net::inet::Host;
-use ::net::{Frame, FrameLost, LinkKind, NetDevice, NewInterface};
+use ::net::{Frame, FrameRefused, LinkKind, NetDevice, NewInterface};
 
-use crate::virtio_net::{Lost, Receiver, Upper, VirtioNet};
+use crate::virtio_net::{Receiver, Refused, Upper, VirtioNet};
 use crate::virtio_parts::Parts;
 
 /// Frames that may wait, as Linux tells it of every card of Ethernet.
@@ -16,8 +16,11 @@ const QUEUE_LEN: u32 = 1000;
 struct Card<P: Parts>(VirtioNet<P>);
 
 impl<P: Parts> NetDevice for Card<P> {
-    fn transmit(&self, frame: Frame) -> Result<(), FrameLost> {
-        self.0.transmit(&frame.data).map_err(|Lost| FrameLost)
+    fn transmit(&self, frame: Frame) -> Result<(), FrameRefused> {
+        self.0.transmit(&frame.data).map_err(|why| match why {
+            Refused::NoRoom => FrameRefused::NoRoom(frame),
+            Refused::Lost => FrameRefused::Lost,
+        })
     }
 }
 
@@ -34,6 +37,10 @@ impl Upper for Interface {
 
     fn link_changed(&self, is_up: bool) {
         self.host.set_carrier(self.index, is_up);
+    }
+
+    fn has_room(&self) {
+        self.host.has_room(self.index);
     }
 }
 

@@ -34,11 +34,19 @@ pub trait Upper: Send + Sync {
     fn receive(&self, frame: &[u8]);
     /// The link went up or down. It is as [`Receiver::is_link_up`] says until this is called.
     fn link_changed(&self, is_up: bool);
+    /// There is room for frames again after [`Refused::NoRoom`], or the card takes nothing any
+    /// more.
+    fn has_room(&self);
 }
 
-/// A frame that was not sent, for want of room or of a card that works. It was counted.
+/// A reason why a frame was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost;
+pub enum Refused {
+    /// The card has no room: [`Upper::has_room`] is called when it has, or takes nothing any more.
+    NoRoom,
+    /// The frame is lost, and was counted: none has its length, or the card does not work.
+    Lost,
+}
 
 /// Interrupts of a card.
 pub struct Interrupts<I> {
@@ -61,8 +69,7 @@ struct Counters {
 pub struct Losses {
     /// Received frames of a length that is none.
     pub received: u64,
-    /// Frames to send for which there was no room, of a length that is none, or for a card that was
-    /// being reset.
+    /// Frames to send of a length that is none, or for a card that was being reset.
     pub sent: u64,
     /// Resets.
     pub resets: u64,
@@ -77,6 +84,8 @@ pub struct VirtioNet<P: Parts> {
     interrupts: Interrupts<P::Interrupt>,
     /// True from when a rule was found broken in sending until the thread has seen that.
     has_sending_broken: AtomicBool,
+    /// True while somebody was told that there is no room, and not yet that there is.
+    is_room_awaited: AtomicBool,
     counters: Counters,
 }
 
@@ -139,6 +148,7 @@ impl<P: Parts> VirtioNet<P> {
             transmit: Mutex::new(Some(transmit)),
             interrupts,
             has_sending_broken: AtomicBool::new(false),
+            is_room_awaited: AtomicBool::new(false),
             counters: Counters::default(),
         };
         let receiver = Receiver {
@@ -168,14 +178,20 @@ impl<P: Parts> VirtioNet<P> {
     /// Sends a frame, from its Ethernet header on. Does not wait for the device.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn transmit(&self, frame: &[u8]) -> Result<(), Lost> {
+    /// [`Refused`].
+    pub fn transmit(&self, frame: &[u8]) -> Result<(), Refused> {
         let mut queue = self.transmit.lock();
-        let sent = queue.as_mut().ok_or(NotSent::Full).and_then(|queue| {
-            queue.send(frame)?;
-            Ok(self.nic.notify_transmit(queue)?)
-        });
+        let sent = match queue.as_mut() {
+            Some(queue) => self.send(queue, frame),
+            None => {
+                self.counters.sent_lost.fetch_add(1, Ordering::Relaxed);
+                return Err(Refused::Lost);
+            }
+        };
         sent.map_err(|why| {
+            if why == NotSent::Full {
+                return Refused::NoRoom;
+            }
             self.counters.sent_lost.fetch_add(1, Ordering::Relaxed);
             // Told with the queue held: what is told is of a card that was not reset since.
             if let NotSent::Broken(_) = why
@@ -183,8 +199,24 @@ impl<P: Parts> VirtioNet<P> {
             {
                 self.interrupts.queues.event().set();
             }
-            Lost
+            Refused::Lost
         })
+    }
+
+    /// Puts a frame into the queue and tells the device. If there is no room, the device interrupts
+    /// when there is.
+    fn send(&self, queue: &mut TransmitQueue<P::Memory>, frame: &[u8]) -> Result<(), NotSent> {
+        while let Err(why) = queue.send(frame) {
+            if why != NotSent::Full {
+                return Err(why);
+            }
+            // Before the wish: the interrupt may come at once.
+            self.is_room_awaited.store(true, Ordering::Release);
+            if queue.want_interrupt()? == Left::Nothing {
+                return Err(NotSent::Full);
+            }
+        }
+        Ok(self.nic.notify_transmit(queue)?)
     }
 
     /// Does what there is to do for the card, then waits for it. One thread does this, until it is
@@ -210,6 +242,9 @@ impl<P: Parts> VirtioNet<P> {
             if self.has_sending_broken.swap(false, Ordering::Relaxed) {
                 return Err(Reason::SendingBroken);
             }
+            if self.is_room_awaited.load(Ordering::Acquire) {
+                self.look_for_room(upper)?;
+            }
             for _ in 0..BATCH {
                 match receiver.queue.receive()? {
                     Some(Received::Frame(frame)) => upper.receive(frame),
@@ -224,6 +259,25 @@ impl<P: Parts> VirtioNet<P> {
                 return Ok(());
             }
         }
+    }
+
+    /// Tells that there is room to send, if there is; if not, the device interrupts again.
+    fn look_for_room(&self, upper: &dyn Upper) -> Result<(), Broken> {
+        {
+            let mut queue = self.transmit.lock();
+            let Some(queue) = queue.as_mut() else {
+                return Ok(());
+            };
+            while !queue.has_room()? {
+                if queue.want_interrupt()? == Left::Nothing {
+                    return Ok(());
+                }
+            }
+            self.is_room_awaited.store(false, Ordering::Relaxed);
+            queue.decline_interrupts()?;
+        }
+        upper.has_room();
+        Ok(())
     }
 
     /// Looks at what the interrupt of the configuration is for.
@@ -249,6 +303,9 @@ impl<P: Parts> VirtioNet<P> {
             return ControlFlow::Break(());
         };
         receiver.set_link(false, upper);
+        // What waits for room is lost as what is sent now: nobody would tell of any.
+        self.is_room_awaited.store(false, Ordering::Relaxed);
+        upper.has_room();
         let resets = self.counters.resets.fetch_add(1, Ordering::Relaxed) + 1;
         if resets.is_power_of_two() {
             log::error!("{}: {reason}: reset {resets}", self.name);

@@ -20,7 +20,7 @@ mod stack;
 pub mod unix;
 
 pub use socket::{
-    Address, Caller, Frame, FrameLost, KernelMailbox, Linger, LinkAddress, LinkKind, MsgFlags,
+    Address, Caller, Frame, FrameRefused, KernelMailbox, Linger, LinkAddress, LinkKind, MsgFlags,
     NetDevice, NewInterface, OptionAccess, OutgoingMessage, ReceivedMessage, ScmRights, Socket,
     SocketMemory, SocketOps, SocketOptions, SocketType, SupplementaryGroups, TimerCallback, TxTime,
     Ucred, UnixName, WaitPolicy, set_credentials_provider, set_timer_scheduler,

@@ -10,7 +10,7 @@ use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
 use net::inet::{Host, procfs};
 use net::{
-    Address, Frame, FrameLost, LinkAddress, LinkKind, MsgFlags, NetDevice, NewInterface,
+    Address, Frame, FrameRefused, LinkAddress, LinkKind, MsgFlags, NetDevice, NewInterface,
     OutgoingMessage, SocketType, Stack,
 };
 
@@ -37,10 +37,10 @@ impl Kept {
 }
 
 impl NetDevice for Kept {
-    fn transmit(&self, frame: Frame) -> Result<(), FrameLost> {
+    fn transmit(&self, frame: Frame) -> Result<(), FrameRefused> {
         let mut frames = self.frames.lock().unwrap();
         if frames.len() >= self.room {
-            return Err(FrameLost);
+            return Err(FrameRefused::Lost);
         }
         frames.push(frame.data);
         Ok(())

@@ -9,7 +9,9 @@ use common::{call, protocol};
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
 use net::inet::{Host, Ipv6Scope, Ipv6Setting};
-use net::{Address, Frame, FrameLost, LinkKind, NetDevice, NewInterface, SocketType, Stack, Ucred};
+use net::{
+    Address, Frame, FrameRefused, LinkKind, NetDevice, NewInterface, SocketType, Stack, Ucred,
+};
 use proptest::prelude::*;
 
 const REQUEST_ACK: u16 = 5;
@@ -20,7 +22,7 @@ const EXCL: u16 = 0x200;
 struct Nowhere;
 
 impl NetDevice for Nowhere {
-    fn transmit(&self, _: Frame) -> Result<(), FrameLost> {
+    fn transmit(&self, _: Frame) -> Result<(), FrameRefused> {
         Ok(())
     }
 }

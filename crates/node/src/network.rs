@@ -23,7 +23,7 @@ pub(crate) use flows::adopt_flows;
 use guard::partition::NetworkPages;
 use ip::nat::Protocol;
 use net::inet::Host;
-use net::{Frame, FrameLost, NetDevice};
+use net::{Frame, FrameRefused, NetDevice};
 pub(crate) use networks::{AddRefused, add, adopt_networks, info, remove};
 use switch::{AddError, Port, Source, Switch, Verdict};
 use task::{Event, Mutex, Once};
@@ -310,17 +310,17 @@ pub(crate) fn adopt_lease(
 struct Uplink(u32);
 
 impl NetDevice for Uplink {
-    fn transmit(&self, frame: Frame) -> Result<(), FrameLost> {
+    fn transmit(&self, frame: Frame) -> Result<(), FrameRefused> {
         let is_heard = {
             let mut bridge = BRIDGE.lock();
             let mut networks = bridge.networks.iter_mut();
             let network = networks.find(|one| one.number == self.0);
-            let network = network.ok_or(FrameLost)?;
+            let network = network.ok_or(FrameRefused::Lost)?;
             let verdict = network.switch.judge(Source::Uplink, &frame.data);
             network.forward(verdict, Source::Uplink, &frame.data)
         };
         ring_all();
-        is_heard.then_some(()).ok_or(FrameLost)
+        is_heard.then_some(()).ok_or(FrameRefused::Lost)
     }
 }
 

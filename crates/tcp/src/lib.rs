@@ -34,7 +34,7 @@ mod time_wait;
 pub use config::{Config, KeepAlive};
 pub use congestion::Algorithm;
 pub use connection::{
-    Arrival, Buffers, Connection, Error, Gone, Info, Outgoing, Phase, Space, State,
+    Arrival, Buffers, Connection, Error, Gone, Info, Outgoing, Phase, Repairs, Space, State,
 };
 pub use handshake::{Ends, Handshake};
 pub use isn::Secret;

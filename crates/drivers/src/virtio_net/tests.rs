@@ -64,6 +64,8 @@ struct Device {
     state: Mutex<State>,
     queues: Event,
     config: Event,
+    /// Interrupts for what was received or sent.
+    interrupts: AtomicU64,
 }
 
 impl Device {
@@ -114,6 +116,7 @@ impl Device {
         }
         drop(state);
         if interrupt {
+            self.interrupts.fetch_add(1, Ordering::Relaxed);
             self.queues.set();
         }
     }
@@ -242,6 +245,8 @@ impl Parts for Host {
 struct Heard {
     frames: Vec<Vec<u8>>,
     links: Vec<bool>,
+    /// Times that there was room again.
+    rooms: usize,
 }
 
 #[derive(Default)]
@@ -268,6 +273,11 @@ impl Upper for Test {
 
     fn link_changed(&self, is_up: bool) {
         self.heard.lock().unwrap().links.push(is_up);
+        self.changed.notify_all();
+    }
+
+    fn has_room(&self) {
+        self.heard.lock().unwrap().rooms += 1;
         self.changed.notify_all();
     }
 }
@@ -305,6 +315,7 @@ impl Machine {
             }),
             queues: Event::new(),
             config: Event::new(),
+            interrupts: AtomicU64::new(0),
         });
         let (notify, notified): (_, Notified<()>) = channel();
         let theirs = device.clone();
@@ -408,31 +419,69 @@ fn what_arrives_goes_upward_in_order_and_nothing_is_left_lying() {
     }
 }
 
+/// A sender that finds no room waits until it is told of some: that is never lost.
 #[test]
-fn what_several_threads_send_is_sent_or_counted() {
-    let machine = Machine::new();
-    let sent: usize = std::thread::scope(|scope| {
-        let send = |thread: usize| {
-            let card = machine.card();
-            let send = move |n: &usize| card.transmit(&frame(thread * 500 + n)).is_ok();
-            scope.spawn(move || (0..500).filter(send).count())
+fn what_several_threads_send_is_sent_when_there_is_room() {
+    for is_quick in [false, true] {
+        let machine = Machine::with_device(is_quick);
+        let send = |n: usize| {
+            loop {
+                let rooms = machine.upper.wait(|_| true).rooms;
+                match machine.card().transmit(&frame(n)) {
+                    Ok(()) => break,
+                    Err(Refused::NoRoom) => drop(machine.upper.wait(|heard| heard.rooms > rooms)),
+                    Err(Refused::Lost) => panic!("a frame was lost"),
+                }
+            }
         };
-        let threads: Vec<_> = (0..4).map(send).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .sum()
-    });
-    assert_eq!(machine.card().losses().sent, 2000 - sent as u64);
-    // What the device was not told of yet it sees when it is told of the next one.
-    machine.device.serve();
-    let state = machine.device.state();
-    assert_eq!(state.sent.len(), sent);
-    for frames in state.sent.iter() {
-        let mut number = [0; 8];
-        number.copy_from_slice(&frames[..8]);
-        assert_eq!(*frames, frame(usize::from_le_bytes(number)));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || (0..500).for_each(|n| send(thread * 500 + n)));
+            }
+        });
+        assert_eq!(machine.card().losses().sent, 0);
+        // What the device was not told of yet it sees when it is told of the next one.
+        machine.device.serve();
+        let state = machine.device.state();
+        assert_eq!(state.sent.len(), 2000);
+        for frames in state.sent.iter() {
+            let mut number = [0; 8];
+            number.copy_from_slice(&frames[..8]);
+            assert_eq!(*frames, frame(usize::from_le_bytes(number)));
+        }
     }
+}
+
+/// As long as there is room nobody asks for an interrupt of what was sent.
+#[test]
+fn what_was_sent_has_no_interrupt_while_there_is_room() {
+    let machine = Machine::with_device(true);
+    for n in 0..1000 {
+        assert_eq!(machine.card().transmit(&frame(n)), Ok(()));
+    }
+    // One is asked for by the ring itself, when it is new.
+    assert!(machine.device.interrupts.load(Ordering::Relaxed) <= 1);
+}
+
+/// A sender that waits for room is told when a card is reset, however long that takes: what it
+/// sends then is lost.
+#[test]
+fn who_waits_for_room_is_told_when_there_will_be_none() {
+    let machine = Machine::new();
+    let state = machine.device.state();
+    while machine.card().transmit(&frame(1)).is_ok() {}
+    assert_eq!(machine.card().transmit(&frame(1)), Err(Refused::NoRoom));
+    let rooms = machine.upper.wait(|_| true).rooms;
+    drop(state);
+    machine.device.changes(|state| {
+        // Whatever it was told of it does nothing more.
+        state.queues = [None, None];
+        state.deaf = usize::MAX;
+        state.status |= Status::NEEDS_RESET;
+    });
+    drop(machine.upper.wait(|heard| heard.rooms > rooms));
+    assert_eq!(machine.card().transmit(&frame(1)), Err(Refused::Lost));
+    machine.device.state().deaf = 0;
 }
 
 #[test]
@@ -509,7 +558,7 @@ fn a_card_that_does_not_stop_is_tried_again() {
         state.status |= Status::NEEDS_RESET;
     });
     drop(machine.upper.wait(|heard| heard.links == [false]));
-    assert_eq!(machine.card().transmit(&frame(1)), Err(Lost));
+    assert_eq!(machine.card().transmit(&frame(1)), Err(Refused::Lost));
     machine.device.state().deaf = 0;
     machine.wait_for_link(1);
     assert_eq!(machine.card().transmit(&frame(1)), Ok(()));
@@ -526,6 +575,6 @@ fn a_card_that_comes_back_as_another_one_is_gone() {
     while !machine.threads[0].is_finished() {
         std::thread::yield_now();
     }
-    assert_eq!(machine.card().transmit(&frame(1)), Err(Lost));
+    assert_eq!(machine.card().transmit(&frame(1)), Err(Refused::Lost));
     assert_eq!(machine.device.state().status, Status::empty());
 }

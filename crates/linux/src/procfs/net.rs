@@ -43,7 +43,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("if_inet6", |net| procfs::if_inet6(net.inet())),
         ("snmp", |net| procfs::snmp(net.inet())),
         ("sockstat", |net| procfs::sockstat(net.inet())),
-        ("netstat", |_| procfs_host::netstat()),
+        ("netstat", |net| procfs_host::netstat(net.inet())),
         ("snmp6", |net| procfs_host::snmp6(net.inet())),
         ("sockstat6", |net| procfs_host::sockstat6(net.inet())),
         ("igmp", |net| procfs_host::igmp(net.inet())),

@@ -13,19 +13,30 @@ pub struct Frame {
     pub data: Vec<u8>,
 }
 
-/// The frame was lost: the device has no room, or its link is down. The stack counts it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FrameLost;
+/// A frame that a device did not take.
+#[derive(Clone, Debug)]
+pub enum FrameRefused {
+    /// The frame is lost: the device's link is down, or nobody hears it. The stack counts it.
+    Lost,
+    /// The device has no room now. It gives the frame back, and calls [`Host::has_room`] when it
+    /// has room again, or takes nothing any more.
+    ///
+    /// [`Host::has_room`]: crate::inet::Host::has_room
+    NoRoom(Frame),
+}
 
 /// The sending half of a network device's driver. What it receives it gives to
 /// [`Host::receive`](crate::inet::Host::receive).
 pub trait NetDevice: Send + Sync {
     /// Sends a frame, or queues it to be sent. Never waits, and is called from any thread, by
-    /// several at a time, with no lock of the stack held.
+    /// several at a time. The only lock of the stack that may be held is that of the queue before
+    /// this device, which [`Host::has_room`] takes: it is not called from here.
     ///
     /// # Errors
-    /// There is no room: the frame is lost.
-    fn transmit(&self, frame: Frame) -> core::result::Result<(), FrameLost>;
+    /// [`FrameRefused`].
+    ///
+    /// [`Host::has_room`]: crate::inet::Host::has_room
+    fn transmit(&self, frame: Frame) -> core::result::Result<(), FrameRefused>;
 
     /// Gives the device another hardware address, before the interface has it.
     ///
@@ -57,7 +68,7 @@ pub struct NewInterface<'a> {
     pub mtu: u32,
     /// The largest MTU that can be set.
     pub max_mtu: u32,
-    /// Packets that may wait in the device (`txqueuelen`).
+    /// Frames that may wait while the device has no room (`txqueuelen`).
     pub queue_len: u32,
     /// Whether the link is up (`IFF_LOWER_UP`); [`Host::set_carrier`] tells later.
     ///

@@ -28,7 +28,7 @@ pub use address::{Address, LinkAddress, UnixName};
 pub use core_stack::CoreStack;
 pub use credentials::{SupplementaryGroups, Ucred, set_credentials_provider};
 pub(crate) use credentials::{caller_administers_networks, caller_groups, caller_ucred};
-pub use device::{Frame, FrameLost, LinkKind, NetDevice, NewInterface};
+pub use device::{Frame, FrameRefused, LinkKind, NetDevice, NewInterface};
 pub use extended_options::TxTime;
 use fs::ioctl::IoctlRequest;
 use fs::poll::{Events, PollTable};

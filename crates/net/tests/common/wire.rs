@@ -1,17 +1,22 @@
 //! Hosts with a card each, on a wire that the test runs by itself.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use net::inet::Host;
 use net::socket::{AddressLife, InterfaceAddress};
-use net::{Address, Frame, FrameLost, LinkKind, NetDevice, NewInterface, Stack};
+use net::{Address, Frame, FrameRefused, LinkKind, NetDevice, NewInterface, Stack};
 
 /// An end of a wire: what it sends waits until the wire is run, so that no host is called from
 /// within itself.
 #[derive(Default)]
 pub struct End {
     pub sent: Mutex<Vec<Vec<u8>>>,
+    /// Frames that wait at most; none: any number.
+    pub room: Mutex<Option<usize>>,
+    /// Whether somebody was told that there is no room.
+    pub is_awaited: AtomicBool,
 }
 
 impl End {
@@ -22,8 +27,18 @@ impl End {
 }
 
 impl NetDevice for End {
-    fn transmit(&self, frame: Frame) -> Result<(), FrameLost> {
-        self.sent.lock().unwrap().push(frame.data);
+    fn transmit(&self, frame: Frame) -> Result<(), FrameRefused> {
+        let mut sent = self.sent.lock().unwrap();
+        if self
+            .room
+            .lock()
+            .unwrap()
+            .is_some_and(|room| sent.len() >= room)
+        {
+            self.is_awaited.store(true, Ordering::Relaxed);
+            return Err(FrameRefused::NoRoom(frame));
+        }
+        sent.push(frame.data);
         Ok(())
     }
 }

@@ -20,6 +20,20 @@ pub enum Phase {
     Loss,
 }
 
+/// Counts of what a connection has sent again, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Repairs {
+    /// Segments that were sent again (Linux `RetransSegs`).
+    pub segments: u64,
+    /// Segments of these that acknowledgements have shown to be lost, without a time-out
+    /// (`TCPFastRetrans`).
+    pub fast: u64,
+    /// Retransmission time-outs (`TCPTimeouts`).
+    pub timeouts: u64,
+    /// Tail loss probes that were due (`TCPLossProbes`).
+    pub probes: u64,
+}
+
 /// Counts of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Counts {
@@ -29,7 +43,7 @@ pub(super) struct Counts {
     pub data_segments_out: u64,
     pub bytes_out: u64,
     pub bytes_again: u64,
-    pub retransmissions: u64,
+    pub repairs: Repairs,
     pub delivered: u64,
     pub delivered_marked: u64,
     pub duplicates: u64,
@@ -151,6 +165,12 @@ pub struct Info {
 }
 
 impl Connection {
+    /// Counts of what was sent again.
+    #[must_use]
+    pub fn repairs(&self) -> Repairs {
+        self.counts.repairs
+    }
+
     /// Facts about the connection for its user. Takes a time proportional to what is outstanding.
     #[must_use]
     pub fn info(&self) -> Info {
@@ -187,7 +207,7 @@ impl Connection {
             sacked,
             lost,
             repeated: self.board.repeated(),
-            retransmissions: counts.retransmissions,
+            retransmissions: counts.repairs.segments,
             bytes_again: counts.bytes_again,
             tail_probes: self.recovery.tail_probes(),
             acknowledged: self.snd.una.saturating_sub(self.snd.iss + 1),

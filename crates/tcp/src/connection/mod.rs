@@ -9,7 +9,7 @@ mod space;
 mod timers;
 
 use info::Counts;
-pub use info::{Info, Phase};
+pub use info::{Info, Phase, Repairs};
 use recovery::Recovery;
 use space::ReceiveMeter;
 pub use space::Space;

@@ -71,6 +71,10 @@ impl Recovery {
         matches!(self.phase, Phase::Open)
     }
 
+    pub(super) fn has_timed_out(&self) -> bool {
+        matches!(self.phase, Phase::Timeout)
+    }
+
     /// The repair as its user is told of it.
     pub(super) fn public_phase(&self) -> super::Phase {
         match self.phase {

@@ -101,7 +101,7 @@ impl Connection {
         } else {
             // RFC 3168, section 6.1.1.1: perhaps the bits are why it was lost.
             self.config.ecn &= self.snd.timeouts < 2;
-            self.counts.retransmissions += 1;
+            self.counts.repairs.segments += 1;
             if !self.board.is_empty() {
                 self.board.retransmit(0, 1, now);
             }
@@ -248,6 +248,7 @@ impl Connection {
         if let Some(index) = self.board.next_lost() {
             let empty = self.in_flight() == 0;
             if empty || self.in_flight() + mss <= self.congestion.cwnd {
+                self.counts.repairs.fast += u64::from(!self.recovery.has_timed_out());
                 return Some(self.resend(now, index, mss, buffers, payload));
             }
         }
@@ -400,7 +401,7 @@ impl Connection {
         // For the rest, if the segment is too long now.
         self.has_records(1, buffers);
         let (start, end) = self.board.retransmit(index, mss, now);
-        self.counts.retransmissions += 1;
+        self.counts.repairs.segments += 1;
         self.counts.bytes_again += end - start;
         self.snd.last_sent = now;
         self.recovery.sent(end - start);

@@ -103,6 +103,7 @@ impl Connection {
         }
         if due(&mut self.timers.tail_probe) {
             self.tail_probe = true;
+            self.counts.repairs.probes += 1;
         }
         if due(&mut self.timers.persist) {
             self.persist_is_over(now);
@@ -136,6 +137,7 @@ impl Connection {
             .stalled_since
             .get_or_insert(self.board.first().map_or(now, |first| first.sent));
         self.snd.timeouts += 1;
+        self.counts.repairs.timeouts += 1;
         let retries = match self.state {
             State::SynSent => Some(self.config.syn_retries),
             State::SynReceived => Some(self.config.syn_ack_retries),

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use virtqueue::{Address, DriverQueue, Memory, Piece, Setup, SetupError};
+use virtqueue::{Address, DriverQueue, Left, Memory, Piece, Setup, SetupError};
 
 use super::{Broken, ETHERNET, HEADER, Header, Properties};
 
@@ -99,10 +99,8 @@ impl<M: Memory> TransmitQueue<M> {
         if frame.len() < ETHERNET || frame.len() > self.max_frame {
             return Err(NotSent::Length);
         }
-        if self.free.is_empty() {
-            while let Some(done) = self.ring.take()? {
-                self.free.push(done.value);
-            }
+        if !self.has_room()? {
+            return Err(NotSent::Full);
         }
         let number = *self.free.last().ok_or(NotSent::Full)?;
         let at = self
@@ -125,11 +123,34 @@ impl<M: Memory> TransmitQueue<M> {
         Ok(())
     }
 
+    /// Whether a frame can be put into the queue. Buffers that the device has used are taken back
+    /// when there is no other one.
+    ///
+    /// # Errors
+    /// If the device broke a rule.
+    pub fn has_room(&mut self) -> Result<bool, Broken> {
+        if self.free.is_empty() {
+            while let Some(done) = self.ring.take()? {
+                self.free.push(done.value);
+            }
+        }
+        Ok(!self.free.is_empty())
+    }
+
+    /// Asks for an interrupt when the device uses the next buffer, and tells whether it has used
+    /// one already: then there need not be an interrupt.
+    ///
+    /// # Errors
+    /// If the device broke a rule.
+    pub fn want_interrupt(&mut self) -> Result<Left, Broken> {
+        Ok(self.ring.want_interrupt()?)
+    }
+
     /// Asks for no interrupts, as far as the device can be told.
     ///
     /// # Errors
     /// If the device broke a rule.
-    pub(super) fn decline_interrupts(&mut self) -> Result<(), Broken> {
+    pub fn decline_interrupts(&mut self) -> Result<(), Broken> {
         Ok(self.ring.decline_interrupts()?)
     }
 

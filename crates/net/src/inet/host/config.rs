@@ -143,24 +143,30 @@ impl Host {
             state.interfaces.remove(index)
         })?;
         self.destinations.forget_all();
+        removed.card.flush();
         if let Some(listener) = self.listener.get().and_then(alloc::sync::Weak::upgrade) {
             listener.link_removed(&removed.interface());
         }
         Ok(())
     }
 
-    /// Brings an interface up, with the routes of its addresses, or takes it down.
+    /// Brings an interface up, with the routes of its addresses, or takes it down; what waits to be
+    /// sent is lost then.
     ///
     /// # Errors
     /// `ENODEV`, `EOPNOTSUPP` of the loop.
     pub fn set_up(&self, index: u32, is_up: bool) -> Result<()> {
         check_changeable(index)?;
         let now = self.now();
-        self.with_state(|state, work| {
+        let card = self.with_state(|state, work| {
             state.set_up(now, index, is_up, work)?;
             work.tell(Change::Link { index });
-            Ok(())
-        })
+            Ok::<_, Errno>(state.interfaces.get_mut(index)?.card.clone())
+        })?;
+        if !is_up {
+            card.flush();
+        }
+        Ok(())
     }
 
     /// Sets whether frames for others are wanted, which the device hands over or not as it is.
@@ -203,7 +209,9 @@ impl Host {
     pub fn set_queue_len(&self, index: u32, queue_len: u32) -> Result<()> {
         check_changeable(index)?;
         self.with_state(|state, work| {
-            state.interfaces.get_mut(index)?.shown.queue_len = queue_len;
+            let interface = state.interfaces.get_mut(index)?;
+            interface.shown.queue_len = queue_len;
+            interface.card.queue.set_limit(queue_len);
             work.tell(Change::Link { index });
             Ok(())
         })

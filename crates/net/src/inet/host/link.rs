@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use abi::errno::Errno;
 use fs::Result;
 
 use super::registry::Registry;
+use super::send_queue::SendQueue;
 use super::state::Class;
-use crate::socket::{Frame, Interface, NetDevice, Traffic};
+use crate::socket::{Interface, NetDevice, Traffic};
 
 /// The counters of one direction of an interface.
 #[derive(Default)]
@@ -65,30 +65,18 @@ pub(super) struct LinkDevice {
     pub(super) device: Arc<dyn NetDevice>,
     pub(super) received: TrafficCounts,
     pub(super) sent: TrafficCounts,
+    pub(super) queue: SendQueue,
 }
 
 impl LinkDevice {
-    pub(super) fn new(index: u32, device: Arc<dyn NetDevice>) -> Arc<Self> {
+    pub(super) fn new(index: u32, device: Arc<dyn NetDevice>, queue: SendQueue) -> Arc<Self> {
         Arc::new(Self {
             index,
             device,
             received: TrafficCounts::default(),
             sent: TrafficCounts::default(),
+            queue,
         })
-    }
-
-    /// Gives the device a frame, and counts it.
-    ///
-    /// # Errors
-    /// `ENOBUFS`: it is lost.
-    pub(super) fn transmit(&self, frame: Vec<u8>) -> Result<()> {
-        let length = frame.len();
-        if self.device.transmit(Frame { data: frame }).is_err() {
-            self.sent.count_dropped();
-            return Err(Errno::ENOBUFS);
-        }
-        self.sent.count(length, false);
-        Ok(())
     }
 }
 

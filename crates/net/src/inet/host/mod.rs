@@ -14,6 +14,7 @@ mod output;
 
 mod published;
 mod registry;
+mod send_queue;
 mod state;
 mod tcp;
 mod v6;
@@ -22,7 +23,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use alarms::Alarms;
@@ -38,6 +39,7 @@ use link::{LinkDevice, View};
 use nat::KeptPorts;
 use output::{OutgoingPacket, transport_header};
 use registry::Registered;
+use send_queue::QueuePlace;
 use state::{Class, ETH_P_ARP, HostState, OutgoingFrame, Work};
 use task::{Mutex, MutexGuard, Once, RcuArc};
 use tcp::TcpLayer;
@@ -89,6 +91,8 @@ pub struct Host {
     translates: AtomicBool,
     /// The interfaces; none for want of memory.
     view: RcuArc<View>,
+    /// Interfaces before which something waits to be sent.
+    busy_cards: Arc<AtomicUsize>,
     destinations: Destinations,
     /// The stack above, once there is one.
     stack: Once<Weak<InetStack>>,
@@ -130,8 +134,10 @@ impl Host {
     pub fn with_clock(clock: fn() -> Nanos) -> Arc<Self> {
         let counts = Arc::<PacketCounts>::default();
         let ids = Arc::new(PacketIds::new());
+        let state = HostState::new(counts.clone(), ids.clone());
         Arc::new_cyclic(|this| Self {
-            state: Mutex::new(HostState::new(counts.clone(), ids.clone())),
+            busy_cards: state.interfaces.busy_cards(),
+            state: Mutex::new(state),
             version: AtomicU64::new(0),
             translates: AtomicBool::new(false),
             view: RcuArc::empty(),
@@ -184,6 +190,27 @@ impl Host {
                 state.settle_v6(work);
             }
         });
+    }
+
+    /// Tells that the device of an interface, which has refused a frame for want of room, has room
+    /// now, or takes nothing any more. What waits is sent in this thread, which holds no lock that
+    /// sending by the same device takes.
+    pub fn has_room(&self, index: u32) {
+        let card = match self.view().as_deref().and_then(|view| view.get(index)) {
+            Some(seen) => Some(seen.card.clone()),
+            None => {
+                let state = self.lock_state();
+                state.interfaces.get(index).map(|one| one.card.clone())
+            }
+        };
+        if let Some(card) = card {
+            card.serve();
+        }
+    }
+
+    /// Whether something waits to be sent by an interface.
+    fn has_busy_card(&self) -> bool {
+        self.busy_cards.load(Ordering::Relaxed) > 0
     }
 
     /// An interface by its number.
@@ -329,12 +356,19 @@ impl Host {
     fn send_frames(&self, frames: &mut Vec<OutgoingFrame>) {
         let stack = self.stack.get().and_then(Weak::upgrade);
         for outgoing in frames.drain(..) {
-            self.send_frame(stack.as_deref(), &outgoing.card, outgoing.frame);
+            let OutgoingFrame { card, frame } = outgoing;
+            self.send_frame(stack.as_deref(), &card, frame, QueuePlace::Behind);
         }
     }
 
     /// Sends a frame. One that is lost is counted.
-    fn send_frame(&self, stack: Option<&InetStack>, card: &LinkDevice, frame: Vec<u8>) {
+    fn send_frame(
+        &self,
+        stack: Option<&InetStack>,
+        card: &LinkDevice,
+        frame: Vec<u8>,
+        place: QueuePlace,
+    ) {
         if let Some(stack) = stack
             && stack.core.taps.any()
             && let Some(view) = self.view()
@@ -343,7 +377,7 @@ impl Host {
             let taps = &stack.core.taps;
             taps.deliver_one_way(&frame, &seen.shown, PACKET_OUTGOING, None);
         }
-        let _ = card.transmit(frame);
+        let _ = card.transmit(frame, place);
     }
 
     /// Does work that tables have left to do, with no lock of a connection held: it may be about
@@ -585,7 +619,7 @@ impl Network for Host {
         if !seen.is_up {
             return Err(Errno::ENETDOWN);
         }
-        seen.card.transmit(frame)
+        seen.card.transmit(frame, QueuePlace::Behind)
     }
 
     fn attach(&self, stack: &Arc<InetStack>) {

@@ -13,6 +13,7 @@ use ip::route::Kind;
 use super::Host;
 use super::counts::Counter;
 use super::destinations::{self, Destination};
+use super::send_queue::QueuePlace;
 use super::state::{Class, HostState, Work, push_ethernet_header};
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::frame::{self, ETH_P_IP};
@@ -326,7 +327,7 @@ impl Host {
     ) -> Option<Result<()>> {
         let to = packet.header.destination;
         let way = self.way(now, to.into(), via)?;
-        self.send_by(stack, &way, packet)
+        self.send_by(stack, &way, packet, QueuePlace::Behind)
     }
 
     /// Sends a packet by a way, as [`Self::send_directly`].
@@ -338,6 +339,7 @@ impl Host {
         stack: &InetStack,
         way: &Destination,
         packet: &OutgoingPacket<'_>,
+        place: QueuePlace,
     ) -> Option<Result<()>> {
         let to = packet.header.destination;
         let mtu = if packet.discovery.believes_icmp() {
@@ -361,7 +363,7 @@ impl Host {
             self.counts.count(Counter::OutDiscards);
             return Some(Err(Errno::ENOBUFS));
         };
-        self.send_frame(Some(stack), &way.card, frame);
+        self.send_frame(Some(stack), &way.card, frame, place);
         Some(Ok(()))
     }
 }

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::sync::atomic::AtomicUsize;
 
 use abi::errno::Errno;
 use fallible::Text;
@@ -13,6 +14,7 @@ use linux_raw_sys::net::net_device_flags::{
 
 use super::super::loopback::Loopback;
 use super::link::LinkDevice;
+use super::send_queue::SendQueue;
 use super::v6::Ipv6Link;
 use crate::socket::{Interface, InterfaceName, LinkKind, NetDevice, NewInterface, Traffic};
 
@@ -89,6 +91,8 @@ pub(super) struct Registry {
     last_index: u32,
     /// Number that grows whenever an interface may have changed.
     version: u64,
+    /// Interfaces before which something waits to be sent.
+    busy_cards: Arc<AtomicUsize>,
 }
 
 impl Registry {
@@ -100,6 +104,11 @@ impl Registry {
 
     pub(super) fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The number of interfaces before which something waits to be sent.
+    pub(super) fn busy_cards(&self) -> Arc<AtomicUsize> {
+        self.busy_cards.clone()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Registered> {
@@ -175,7 +184,11 @@ impl Registry {
                 received: Traffic::default(),
                 sent: Traffic::default(),
             },
-            card: LinkDevice::new(index, device),
+            card: LinkDevice::new(
+                index,
+                device,
+                SendQueue::new(new.queue_len, self.busy_cards.clone()),
+            ),
             max_mtu: new.max_mtu,
             v6,
             has_carrier: new.has_carrier,
@@ -230,13 +243,13 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket::{Frame, FrameLost};
+    use crate::socket::{Frame, FrameRefused};
 
     struct Nowhere;
 
     impl NetDevice for Nowhere {
-        fn transmit(&self, _: Frame) -> core::result::Result<(), FrameLost> {
-            Err(FrameLost)
+        fn transmit(&self, _: Frame) -> core::result::Result<(), FrameRefused> {
+            Err(FrameRefused::Lost)
         }
     }
 

@@ -16,9 +16,12 @@ use ip::Nanos;
 use task::Mutex;
 
 use super::super::Host;
+use super::super::link::LinkDevice;
+use super::super::send_queue::{Flow, QueuePlace, TURN};
 use super::super::state::Work;
 use super::table::Number;
 use super::{Path, Unsent, headers_to};
+use crate::inet::link_of;
 use crate::inet::stack::InetStack;
 use crate::inet::tcp::{
     ConnectRequest, ConnectionEnd, News, TcpBuffers, TcpEngine, TcpOptions, TcpState,
@@ -55,6 +58,8 @@ struct Inner {
     longest: usize,
     /// No program has the connection open.
     is_orphan: bool,
+    /// The interface before which the connection waits for its turn; 0: none.
+    waits_for: u32,
 }
 
 /// Memory that an engine has asked for.
@@ -198,6 +203,7 @@ impl WireConnection {
                 path,
                 longest,
                 is_orphan: false,
+                waits_for: 0,
             }),
             admitted: AtomicU64::new(0),
             this: this.clone(),
@@ -289,13 +295,27 @@ impl WireConnection {
         &self,
         f: impl FnOnce(&mut Connection, &mut SocketBuffers<'_>, Nanos) -> R,
     ) -> Option<R> {
+        self.work_in_turn(None, f)
+    }
+
+    /// As [`Self::work`]; `turn` is the card whose turn the connection has, if one has given it
+    /// one.
+    fn work_in_turn<R>(
+        &self,
+        turn: Option<&LinkDevice>,
+        f: impl FnOnce(&mut Connection, &mut SocketBuffers<'_>, Nanos) -> R,
+    ) -> Option<R> {
         let host = self.host.upgrade()?;
         let now = host.now();
         let (mut news, mut work) = (News::default(), Work::default());
         let (result, outcome) = {
             let mut inner = self.inner.lock();
+            if turn.is_some_and(|card| card.index == inner.waits_for) {
+                inner.waits_for = 0;
+            }
             inner.number?;
             let before = inner.engine.state();
+            let repairs = inner.engine.repairs();
             let Inner { engine, memory, .. } = &mut *inner;
             let mut buffers = SocketBuffers {
                 buffers: &self.buffers,
@@ -304,7 +324,9 @@ impl WireConnection {
                 hides: false,
             };
             let result = f(engine, &mut buffers, now);
-            let is_short = self.send(&host, &mut inner, now, &mut news, &mut work);
+            let is_short = self.send(&host, &mut inner, now, turn, (&mut news, &mut work));
+            let counts = &host.tcp.counts;
+            counts.count_repairs(repairs, inner.engine.repairs());
             // Who lingers waits for a state.
             news.end |= before != inner.engine.state();
             let outcome = self.settle(&host, &mut inner, now, is_short);
@@ -328,37 +350,65 @@ impl WireConnection {
         Some(result)
     }
 
-    /// Sends all segments that are due. Returns whether some could not be, for want of memory.
+    /// Sends the segments that are due, as far as the card has room for them: for the rest the
+    /// connection waits for its turn. Returns whether some could not be sent for want of memory.
     fn send(
         &self,
         host: &Host,
         inner: &mut Inner,
         now: Nanos,
-        news: &mut News,
-        work: &mut Work,
+        turn: Option<&LinkDevice>,
+        (news, work): (&mut News, &mut Work),
     ) -> bool {
         let has_data = self.buffers.queued() > 0;
         let mut room = Vec::new();
-        if has_data {
-            match fallible::zeroed(inner.longest) {
-                Ok(zeros) => room = zeros,
-                Err(_) => return true,
-            }
-        }
-        // A FIN takes no room, and a segment without any is none.
-        let mut least = [0];
-        let payload = if has_data { &mut room[..] } else { &mut least };
-        let Inner { engine, memory, .. } = inner;
-        let mut buffers = SocketBuffers {
-            buffers: &self.buffers,
-            memory,
-            news,
-            // What is sent just now: who sends it comes here, too.
-            hides: !has_data,
+        // Segments that are sent though the card is busy: those of a turn; or one, if the time for
+        // something has come: timers run when a segment is asked for, and the next deadline is
+        // later then.
+        let is_due = inner.engine.deadline().is_some_and(|due| due <= now);
+        let mut allowed = match turn {
+            Some(_) => TURN,
+            None => usize::from(is_due),
         };
-        while let Some(outgoing) = engine.next(now, &mut buffers, payload) {
-            let data = &payload[..outgoing.payload];
+        loop {
+            let busy = self.busy_card(host, inner.path, now);
+            // One that has ended has no other time to say so.
+            let has_ended = matches!(inner.engine.state(), State::Closed | State::TimeWait);
+            if let Some(card) = &busy
+                && allowed == 0
+                && !has_ended
+                && self.wait_for(card, inner, turn.is_some())
+            {
+                return false;
+            }
+            allowed = allowed.saturating_sub(1);
+            if has_data && room.is_empty() {
+                match fallible::zeroed(inner.longest) {
+                    Ok(zeros) => room = zeros,
+                    Err(_) => return true,
+                }
+            }
+            // A FIN takes no room, and a segment without any is none.
+            let mut least = [0];
+            let payload = if has_data { &mut room[..] } else { &mut least };
             let mut path = inner.path;
+            if let (Some(card), Some(own)) = (&busy, turn)
+                && card.index == own.index
+            {
+                path.place = QueuePlace::Turn;
+            }
+            let Inner { engine, memory, .. } = &mut *inner;
+            let mut buffers = SocketBuffers {
+                buffers: &self.buffers,
+                memory,
+                news,
+                // What is sent just now: who sends it comes here, too.
+                hides: !has_data,
+            };
+            let Some(outgoing) = engine.next(now, &mut buffers, payload) else {
+                return false;
+            };
+            let data = &payload[..outgoing.payload];
             let mark = u8::from(outgoing.ecn_capable) * super::ECT0;
             path.tos |= mark;
             path.traffic_class |= mark;
@@ -375,7 +425,30 @@ impl WireConnection {
                 Err(Unsent::Refused) => engine.lose(),
             }
         }
-        false
+    }
+
+    /// The card by which segments go, if something waits before it. Where the way is not known, the
+    /// tables are asked, and frames wait by themselves.
+    fn busy_card(&self, host: &Host, path: Path, now: Nanos) -> Option<Arc<LinkDevice>> {
+        if !host.has_busy_card() {
+            return None;
+        }
+        let to = self.ends.remote;
+        let way = host.way(now, to.ip(), link_of(to, path.via))?;
+        way.card.queue.is_busy().then(|| way.card.clone())
+    }
+
+    /// Has the connection wait for its turn before a card. `false`: the card is not busy any more,
+    /// or there is no memory to remember who waits.
+    fn wait_for(&self, card: &LinkDevice, inner: &mut Inner, had_turn: bool) -> bool {
+        if inner.waits_for == card.index {
+            return true;
+        }
+        let waits = card.wait(self.this.clone(), had_turn);
+        if waits {
+            inner.waits_for = card.index;
+        }
+        waits
     }
 
     /// Sees to what follows from the engine's state: the table's entry, its deadline, the buffers'
@@ -462,6 +535,12 @@ impl WireConnection {
 impl PollObserver for WireConnection {
     fn on_event(self: Arc<Self>, _: Events) {
         self.send_due();
+    }
+}
+
+impl Flow for WireConnection {
+    fn take_turn(&self, card: &LinkDevice) {
+        self.work_in_turn(Some(card), |_, _, _| ());
     }
 }
 

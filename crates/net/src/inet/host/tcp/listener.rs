@@ -31,6 +31,7 @@ impl WireListener {
             while let Some((ends, header)) = inner.engine.next(now) {
                 // One that cannot be sent is lost.
                 let _ = host.send_segment(&ends, path, &header, &[], &mut work);
+                host.tcp.counts.count_answers(1);
             }
             inner.engine.deadline()
         };

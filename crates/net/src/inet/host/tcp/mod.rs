@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ::tcp::{
     Arrival, Connection, CookiePolicy, Ends, Error, Flags, Handshake, Header, Incoming,
-    ListenConfig, Listener, Malformed, Reaction, Secret, Segment, Seq, SynCookies, TimeWait,
-    Verdict,
+    ListenConfig, Listener, Malformed, Reaction, Repairs, Secret, Segment, Seq, SynCookies,
+    TimeWait, Verdict,
 };
 use abi::errno::Errno;
 use connection::WireConnection;
@@ -28,6 +28,7 @@ use task::Mutex;
 use super::Host;
 use super::input::Arrived;
 use super::output::OutgoingPacket;
+use super::send_queue::QueuePlace;
 use super::state::{Class, Work};
 use crate::inet::bind_table::ephemeral_ports;
 use crate::inet::datagram::PathMtuDiscovery;
@@ -67,6 +68,8 @@ struct Path {
     traffic_class: u8,
     /// The interface that they go out by; 0: that of the route.
     via: u32,
+    /// The place before a card that is busy.
+    place: QueuePlace,
 }
 
 impl Path {
@@ -77,6 +80,7 @@ impl Path {
         hop_limit: HOPS,
         traffic_class: 0,
         via: 0,
+        place: QueuePlace::Behind,
     };
 
     fn of(options: &TcpOptions) -> Self {
@@ -86,6 +90,7 @@ impl Path {
             hop_limit: options.hop_limit,
             traffic_class: options.traffic_class & !CONGESTED,
             via: options.interface,
+            place: QueuePlace::Behind,
         }
     }
 }
@@ -108,6 +113,11 @@ pub(in crate::inet) struct TcpCounts {
     in_errors: AtomicU64,
     in_checksum_errors: AtomicU64,
     out_resets: AtomicU64,
+    /// Counts of repairs, by the names of [`Repairs`].
+    repeated: AtomicU64,
+    fast: AtomicU64,
+    timeouts: AtomicU64,
+    probes: AtomicU64,
 }
 
 impl TcpCounts {
@@ -125,10 +135,35 @@ impl TcpCounts {
             "OutSegs" => &self.out_segments,
             "InErrs" => &self.in_errors,
             "OutRsts" => &self.out_resets,
+            "RetransSegs" => &self.repeated,
+            // Of `/proc/net/netstat`.
+            "TCPFastRetrans" => &self.fast,
+            "TCPTimeouts" => &self.timeouts,
+            "TCPLossProbes" => &self.probes,
             "InCsumErrors" => &self.in_checksum_errors,
             _ => return 0,
         };
         counter.load(Ordering::Relaxed)
+    }
+
+    /// Counts what a connection has sent again meanwhile.
+    fn count_repairs(&self, before: Repairs, now: Repairs) {
+        if before == now {
+            return;
+        }
+        for (counter, before, now) in [
+            (&self.repeated, before.segments, now.segments),
+            (&self.fast, before.fast, now.fast),
+            (&self.timeouts, before.timeouts, now.timeouts),
+            (&self.probes, before.probes, now.probes),
+        ] {
+            counter.fetch_add(now - before, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts answers to SYNs that were sent again.
+    fn count_answers(&self, again: u64) {
+        self.repeated.fetch_add(again, Ordering::Relaxed);
     }
 }
 
@@ -303,7 +338,7 @@ impl Host {
             && let Some(way) = self.way(now, destination.into(), path.via)
         {
             packet.interface = way.route.interface_index;
-            if self.send_by(stack, &way, &packet).is_some() {
+            if self.send_by(stack, &way, &packet, path.place).is_some() {
                 self.count_sent(header);
                 return Ok(());
             }
@@ -563,7 +598,12 @@ impl Host {
         inner.path = Path::of(&terms.options);
         *inner.engine.config_mut() = config;
         inner.engine.set_waiting(terms.waiting);
+        let before = inner.engine.counts().retransmissions;
         let reaction = inner.engine.arrive(now, &self.tcp.cookies, incoming);
+        let again = inner.engine.counts().retransmissions - before;
+        if again > 0 {
+            self.tcp.counts.count_answers(again);
+        }
         let due = inner.engine.deadline();
         let child = match &reaction {
             Reaction::Open(handshake) => {

@@ -44,7 +44,7 @@ impl Host {
             && let Some(way) = self.way(now, destination.into(), path.via)
         {
             packet.interface = way.route.interface_index;
-            if self.send_by_v6(&stack, &way, &packet).is_some() {
+            if self.send_by_v6(&stack, &way, &packet, path.place).is_some() {
                 return Ok(());
             }
         }

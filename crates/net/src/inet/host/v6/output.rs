@@ -17,6 +17,7 @@ use crate::inet::host::Host;
 use crate::inet::host::counts::Counter6;
 use crate::inet::host::destinations::Destination;
 use crate::inet::host::output::transport_header;
+use crate::inet::host::send_queue::QueuePlace;
 use crate::inet::host::state::{HostState, Work, push_ethernet_header};
 use crate::inet::ip::ICMP6;
 use crate::inet::loopback::Loopback;
@@ -348,7 +349,7 @@ impl Host {
         };
         let (now, interface) = (self.now(), packet.interface);
         if let Some(way) = self.way(now, destination.into(), interface)
-            && let Some(result) = self.send_by_v6(stack, &way, &packet)
+            && let Some(result) = self.send_by_v6(stack, &way, &packet, QueuePlace::Behind)
         {
             return result;
         }
@@ -375,6 +376,7 @@ impl Host {
         stack: &InetStack,
         way: &Destination,
         packet: &OutgoingV6<'_>,
+        place: QueuePlace,
     ) -> Option<Result<()>> {
         let mtu = if packet.discovery.believes_icmp() {
             way.route.mtu
@@ -393,7 +395,7 @@ impl Host {
             self.counts.v6.count(Counter6::OutDiscards);
             return Some(Err(Errno::ENOBUFS));
         };
-        self.send_frame(Some(stack), &way.card, frame);
+        self.send_frame(Some(stack), &way.card, frame, place);
         Some(Ok(()))
     }
 }

@@ -1,0 +1,328 @@
+//! TCP and datagrams by a card that has little room, in virtual time: nothing is lost on the way to
+//! it (`docs/ip.md`, "The queue before a card").
+
+mod common;
+
+use std::cell::Cell;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use common::wire::{Machine, inet};
+use common::{NOW, call, protocol};
+use fs::poll::Events;
+use fs::{File, OpenFlags};
+use linux_raw_sys::net as sys;
+use net::inet::{Host, procfs, procfs_host};
+use net::{Linger, MsgFlags, OutgoingMessage, Socket, SocketType};
+
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MILLISECOND;
+
+thread_local! {
+    /// The time of the test in this thread.
+    static TIME: Cell<u64> = const { Cell::new(SECOND) };
+}
+
+fn time() -> u64 {
+    TIME.get()
+}
+
+/// Two machines on a clean wire; the first one's card has room for so many frames.
+struct Narrow([Machine; 2]);
+
+impl Narrow {
+    fn new(room: usize) -> Self {
+        let machines = [1, 2].map(|number| Machine::new(Host::with_clock(time), number));
+        *machines[0].end.room.lock().unwrap() = Some(room);
+        Self(machines)
+    }
+
+    /// A millisecond, in which the first machine's card sends what its ring holds, unless it is
+    /// stuck.
+    fn step(&self, is_stuck: bool) {
+        let [one, two] = &self.0;
+        if !is_stuck {
+            for frame in one.end.take() {
+                two.host.receive(two.index, &frame);
+            }
+            if one.end.is_awaited.swap(false, Ordering::Relaxed) {
+                one.host.has_room(one.index);
+            }
+        }
+        for frame in two.end.take() {
+            one.host.receive(one.index, &frame);
+        }
+        TIME.set(time() + MILLISECOND);
+        for machine in &self.0 {
+            if machine.host.deadline().is_some_and(|due| due <= time()) {
+                machine.host.run_timers();
+                let due = machine.host.deadline();
+                assert!(due.is_none_or(|due| due > time()), "a timer does nothing");
+            }
+        }
+    }
+
+    fn tcp(&self, which: usize) -> Arc<File> {
+        let stack = &self.0[which].stack;
+        let socket = stack.socket(sys::AF_INET, SocketType::Stream, 0).unwrap();
+        socket.into_file(OpenFlags::NONBLOCK)
+    }
+
+    /// So many connections from the first machine to the second.
+    fn connect(&self, count: usize) -> Vec<[Arc<File>; 2]> {
+        let listener = self.tcp(1);
+        let any = inet(Ipv4Addr::UNSPECIFIED, 80);
+        call(|caller| protocol(&listener).bind(caller, &any)).unwrap();
+        protocol(&listener).listen(count).unwrap();
+        let clients: Vec<_> = (0..count).map(|_| self.tcp(0)).collect();
+        for client in &clients {
+            let to = inet(self.0[1].address, 80);
+            let result = call(|caller| protocol(client).connect(caller, &to, NOW));
+            assert_eq!(result, Err(Errno::EINPROGRESS));
+        }
+        for _ in 0..200 {
+            self.step(false);
+        }
+        assert!(
+            clients
+                .iter()
+                .all(|one| one.poll(None).contains(Events::OUT))
+        );
+        // Which is whose, their first bytes tell.
+        clients
+            .into_iter()
+            .enumerate()
+            .map(|(n, client)| {
+                assert_eq!(client.write(&[n as u8]), Ok(1));
+                (0..50).for_each(|_| self.step(false));
+                let accepted = protocol(&listener).accept(NOW).unwrap();
+                let server = accepted.into_file(OpenFlags::NONBLOCK);
+                let mut first = [0];
+                assert_eq!(server.read(&mut first), Ok(1));
+                assert_eq!(first[0], n as u8);
+                [client, server]
+            })
+            .collect()
+    }
+
+    /// A counter of the first machine's.
+    fn count(&self, name: &str) -> u64 {
+        let stack = self.0[0].stack.inet();
+        let text = procfs::snmp(stack) + &procfs_host::netstat(stack);
+        let mut lines = text.lines();
+        while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
+            let mut both = names.split(' ').zip(values.split(' ')).skip(1);
+            if let Some((_, value)) = both.find(|(found, _)| *found == name) {
+                return value.parse().unwrap();
+            }
+        }
+        panic!("no counter {name}");
+    }
+
+    fn dropped(&self) -> u64 {
+        self.0[0]
+            .host
+            .interface(self.0[0].index)
+            .unwrap()
+            .sent
+            .dropped
+    }
+
+    fn assert_nothing_was_sent_again(&self) {
+        for name in [
+            "RetransSegs",
+            "TCPFastRetrans",
+            "TCPTimeouts",
+            "TCPLossProbes",
+        ] {
+            assert_eq!(self.count(name), 0, "{name}");
+        }
+    }
+}
+
+fn bytes(stream: usize, from: usize, to: usize) -> Vec<u8> {
+    (from..to)
+        .map(|at| ((at * 31) ^ (at >> 8) ^ stream) as u8)
+        .collect()
+}
+
+/// Sends as much of a stream as there is room for; returns where it is then.
+fn send(file: &File, stream: usize, mut sent: usize, length: usize) -> usize {
+    while sent < length {
+        match file.write(&bytes(stream, sent, length.min(sent + 16_000))) {
+            Ok(count) => sent += count,
+            Err(error) => {
+                assert_eq!(error, Errno::EAGAIN);
+                break;
+            }
+        }
+    }
+    sent
+}
+
+/// Reads what has come of a stream, and checks it.
+fn receive(file: &File, stream: usize, mut received: usize) -> usize {
+    let mut buf = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buf) {
+            Ok(0) => return received,
+            Ok(count) => {
+                assert!(buf[..count] == bytes(stream, received, received + count));
+                received += count;
+            }
+            Err(error) => {
+                assert_eq!(error, Errno::EAGAIN);
+                return received;
+            }
+        }
+    }
+}
+
+/// Has streams of so many bytes go through connections, with something in between.
+fn transfer(pair: &Narrow, ends: &[[Arc<File>; 2]], length: usize, mut between: impl FnMut()) {
+    let mut places = vec![(0, 0); ends.len()];
+    for _ in 0..100_000 {
+        for ((n, [client, server]), (sent, received)) in ends.iter().enumerate().zip(&mut places) {
+            *sent = send(client, n, *sent, length);
+            *received = receive(server, n, *received);
+        }
+        if places.iter().all(|(_, received)| *received == length) {
+            return;
+        }
+        between();
+        pair.step(false);
+    }
+    panic!("they are at {places:?} of {length}");
+}
+
+#[test]
+fn a_stream_through_a_small_ring_repeats_nothing() {
+    for room in [1, 4, 30] {
+        let pair = Narrow::new(room);
+        let ends = pair.connect(1);
+        transfer(&pair, &ends, 1_000_000, || ());
+        pair.assert_nothing_was_sent_again();
+        assert_eq!(pair.dropped(), 0);
+    }
+}
+
+#[test]
+fn many_streams_share_a_small_ring_and_repeat_nothing() {
+    let pair = Narrow::new(8);
+    let ends = pair.connect(20);
+    transfer(&pair, &ends, 100_000, || ());
+    pair.assert_nothing_was_sent_again();
+    assert_eq!(pair.dropped(), 0);
+}
+
+#[test]
+fn a_flood_of_datagrams_loses_its_own_and_lets_streams_through() {
+    let pair = Narrow::new(32);
+    let ends = pair.connect(2);
+    let stack = &pair.0[0].stack;
+    let udp = stack.socket(sys::AF_INET, SocketType::Datagram, 0).unwrap();
+    let udp = udp.into_file(OpenFlags::NONBLOCK);
+    let to = inet(pair.0[1].address, 9);
+    let flood = || {
+        for _ in 0..200 {
+            let result = call(|caller| {
+                let message = OutgoingMessage {
+                    to: Some((caller, &to)),
+                    ..OutgoingMessage::plain(&[0; 1400])
+                };
+                protocol(&udp).send(message, MsgFlags::empty(), NOW)
+            });
+            assert_eq!(result, Ok(1400));
+        }
+    };
+    transfer(&pair, &ends, 200_000, flood);
+    assert!(pair.dropped() > 1000, "the flood has found its limit");
+    assert_eq!(pair.count("TCPFastRetrans"), 0);
+}
+
+/// A card that takes nothing any more ends connections as a peer that is silent does, and holds no
+/// more than its queue.
+#[test]
+fn a_card_that_is_stuck_ends_connections_in_time() {
+    let pair = Narrow::new(4);
+    let ends = pair.connect(3);
+    let client = &ends[0][0];
+    let tcp = sys::IPPROTO_TCP as i32;
+    let timeout = 5000_u32.to_ne_bytes();
+    protocol(client)
+        .set_option(tcp as u32, sys::TCP_USER_TIMEOUT, &timeout)
+        .unwrap();
+    for ([client, _], n) in ends.iter().zip(0..) {
+        send(client, n, 0, 1 << 20);
+    }
+    for _ in 0..12_000 {
+        pair.step(true);
+    }
+    assert_eq!(protocol(client).take_error(), Some(Errno::ETIMEDOUT));
+    // The others go on when the card does.
+    assert_eq!(protocol(&ends[1][0]).take_error(), None);
+    let mut places = [0; 2];
+    for _ in 0..20_000 {
+        pair.step(false);
+        for (n, place) in [1, 2].into_iter().zip(&mut places) {
+            *place = receive(&ends[n][1], n, *place);
+        }
+    }
+    assert!(places.iter().all(|place| *place > 50_000), "{places:?}");
+}
+
+/// One that ends while it waits says so, and leaves nothing behind.
+#[test]
+fn a_connection_that_is_reset_while_it_waits_tells_its_peer() {
+    let pair = Narrow::new(2);
+    let mut ends = pair.connect(2);
+    for ([client, _], n) in ends.iter().zip(0..) {
+        send(client, n, 0, 1 << 20);
+    }
+    let [client, server] = ends.remove(0);
+    let options = client.ops_as::<Socket>().unwrap().options();
+    options.set_linger(Linger {
+        on: true,
+        seconds: 0,
+    });
+    drop(client);
+    let mut received = 0;
+    let error = (0..2000).find_map(|_| {
+        pair.step(false);
+        let mut buf = [0; 4096];
+        loop {
+            match server.read(&mut buf) {
+                Ok(count) => received += count,
+                Err(Errno::EAGAIN) => return None,
+                Err(error) => return Some(error),
+            }
+        }
+    });
+    assert_eq!(error, Some(Errno::ECONNRESET));
+    assert!(received > 0);
+}
+
+#[test]
+fn an_interface_that_goes_down_and_up_lets_connections_go_on() {
+    let pair = Narrow::new(2);
+    let ends = pair.connect(1);
+    let one = &pair.0[0];
+    let mut sent = send(&ends[0][0], 0, 0, 500_000);
+    pair.step(false);
+    one.host.set_up(one.index, false).unwrap();
+    assert!(pair.dropped() > 0, "what has waited is lost");
+    (0..100).for_each(|_| pair.step(false));
+    one.host.set_up(one.index, true).unwrap();
+    let mut received = 0;
+    for _ in 0..60_000 {
+        sent = send(&ends[0][0], 0, sent, 500_000);
+        received = receive(&ends[0][1], 0, received);
+        if received == 500_000 {
+            break;
+        }
+        pair.step(false);
+    }
+    assert_eq!(received, 500_000);
+}
