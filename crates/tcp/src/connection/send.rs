@@ -29,6 +29,7 @@ impl Connection {
         buffers: &mut impl Buffers,
         payload: &mut [u8],
     ) -> Option<Outgoing> {
+        debug_assert!(now >= self.snd.last_sent, "time goes back");
         self.measure_reading(now, buffers);
         let outgoing = self.next_segment(now, buffers, payload);
         if let Some(outgoing) = &outgoing {

@@ -306,10 +306,12 @@ impl WireConnection {
         f: impl FnOnce(&mut Connection, &mut SocketBuffers<'_>, Nanos) -> R,
     ) -> Option<R> {
         let host = self.host.upgrade()?;
-        let now = host.now();
         let (mut news, mut work) = (News::default(), Work::default());
         let (result, outcome) = {
             let mut inner = self.inner.lock();
+            // Not before: of two threads that wait for the lock the first one may have the later
+            // time, and what the other sends would look as if it had been under way for longer.
+            let now = host.now();
             if turn.is_some_and(|card| card.index == inner.waits_for) {
                 inner.waits_for = 0;
             }
