@@ -1,5 +1,8 @@
 //! A wire between two machines, for their emulators' datagram sockets: each datagram is a frame. It
-//! can lose, repeat, reorder and damage frames, by a seed, and writes what was sent into a capture.
+//! can lose, repeat, reorder and damage frames, by a seed, can take its time, and writes what was sent
+//! into a capture.
+
+mod road;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,10 +13,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use road::{Road, Shape};
 
 use crate::cleanup::Directory;
 
@@ -55,6 +59,9 @@ pub struct Faults {
     /// The seed of all that
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
+    /// How long frames take, and which pass.
+    #[command(flatten)]
+    pub shape: Shape,
 }
 
 /// The two ends of a wire.
@@ -165,20 +172,37 @@ impl Wire {
     fn carry_from(&self, from: End) -> io::Result<()> {
         let socket = &self.sockets[from as usize];
         let mut chances = Chances::new(self.faults, from);
+        let mut road = Road::new(self.faults.shape);
         let mut held: Option<Vec<u8>> = None;
         let mut bytes = vec![0; LONGEST];
+        let (start, mut last) = (Instant::now(), Duration::ZERO);
         while !self.is_over() {
+            while let Some(frame) = road.take(start.elapsed()) {
+                self.send(from, &frame)?;
+            }
+            let wait = road.wait(start.elapsed()).min(LOOK);
+            if road.is_full() {
+                // Who sends waits.
+                thread::sleep(wait);
+                continue;
+            }
+            if socket.read_timeout()? != Some(wait) {
+                socket.set_read_timeout(Some(wait))?;
+            }
             let length = match socket.recv(&mut bytes) {
                 Ok(length) => length,
                 Err(error) if is_timeout(&error) => {
+                    let now = start.elapsed();
                     // Nothing is behind which it could come.
-                    held.take()
-                        .map_or(Ok(()), |frame| self.send(from, &frame))?;
+                    if let Some(frame) = held.take_if(|_| now >= last + LOOK) {
+                        road.put(now, frame);
+                    }
                     self.with_capture(|capture| capture.file.flush())?;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
+            last = start.elapsed();
             let frame = &mut bytes[..length];
             self.with_capture(|capture| capture.write(frame))?;
             let fate = chances.next(frame);
@@ -186,16 +210,19 @@ impl Wire {
                 held = Some(frame.to_vec());
                 continue;
             }
-            match fate {
-                Fate::Lost => drop(self.lost.fetch_add(1, Ordering::Relaxed)),
-                Fate::Carried | Fate::Held => self.send(from, frame)?,
-                Fate::Twice => {
-                    self.send(from, frame)?;
-                    self.send(from, frame)?;
-                }
+            let copies = match fate {
+                Fate::Lost => 0,
+                Fate::Carried | Fate::Held => 1,
+                Fate::Twice => 2,
+            };
+            if copies == 0 || !road.carries(frame) {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            } else {
+                (0..copies).for_each(|_| road.put(last, frame.to_vec()));
             }
-            held.take()
-                .map_or(Ok(()), |frame| self.send(from, &frame))?;
+            if let Some(frame) = held.take() {
+                road.put(last, frame);
+            }
         }
         Ok(())
     }
@@ -369,6 +396,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         chances.iter().all(|chance| *chance <= WHOLE),
         "a thousand in a thousand is all: --loss, --duplicate, --reorder and --corrupt take 0 to 1000"
     );
+    ensure!(
+        faults.shape.rate != Some(0),
+        "nothing passes a wire of --rate 0: leave it out for one that is as fast as can be"
+    );
     let shown = directory.display();
     ensure!(
         !shown.to_string().contains(','),
@@ -425,6 +456,41 @@ mod tests {
     }
 
     #[test]
+    fn a_wire_that_takes_its_time_carries_all_in_order_but_what_is_too_long() {
+        let directory = Directory::create().unwrap();
+        let at = directory.join("");
+        let shape = Shape {
+            delay: 20,
+            rate: Some(1000),
+            mtu: Some(100),
+        };
+        let faults = Faults {
+            shape,
+            ..Faults::default()
+        };
+        let wire = Wire::new(&at, faults, None).unwrap();
+        let (a, b) = (machine(&at, End::A), machine(&at, End::B));
+        let start = Instant::now();
+        let traffic = thread::scope(|scope| {
+            let carried = scope.spawn(|| wire.carry());
+            for n in 0..20 {
+                a.send(&[n; 114]).unwrap();
+                a.send(&[n; 115]).unwrap();
+            }
+            let mut bytes = [0; 200];
+            for n in 0..20 {
+                assert_eq!(b.recv(&mut bytes).unwrap(), 114);
+                assert_eq!(bytes[..114], [n; 114]);
+            }
+            wire.end();
+            carried.join().unwrap().unwrap()
+        });
+        assert_eq!((traffic.carried, traffic.lost), (20, 20));
+        // Never sooner: 20 frames of 912 bits at a bit a microsecond, and the delay.
+        assert!(start.elapsed() >= Duration::from_micros(20 * 912 + 20_000));
+    }
+
+    #[test]
     fn chances_are_as_said_and_the_same_again() {
         let faults = Faults {
             loss: 100,
@@ -432,6 +498,7 @@ mod tests {
             reorder: 200,
             corrupt: 10,
             seed: 7,
+            shape: Shape::default(),
         };
         let fates = |from| {
             let mut chances = Chances::new(faults, from);
