@@ -55,7 +55,9 @@ const LINUX: Crate = Crate {
 
 const NET: Crate = Crate {
     sources: "crates/net/src",
-    layers: &["socket", "unix", "inet", "packet", "netlink", "stack"],
+    layers: &[
+        "socket", "unix", "inet", "packet", "netlink", "tun", "stack",
+    ],
     exports: &[
         ("Address", "socket"),
         ("Caller", "socket"),

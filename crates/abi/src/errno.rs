@@ -78,6 +78,7 @@ errnos! {
     ENONET = 64, "Machine is not on the network";
     EPROTO = 71, "Protocol error";
     EOVERFLOW = 75, "Value too large for defined data type";
+    EBADFD = 77, "File descriptor in bad state";
     EILSEQ = 84, "Invalid or incomplete multibyte or wide character";
     ENOTSOCK = 88, "Socket operation on non-socket";
     EDESTADDRREQ = 89, "Destination address required";

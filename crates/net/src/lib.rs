@@ -17,6 +17,7 @@ pub mod netlink;
 pub mod packet;
 pub mod socket;
 mod stack;
+pub mod tun;
 pub mod unix;
 
 pub use socket::{

@@ -113,6 +113,7 @@ mod tlb_coherence;
 mod tokio_server;
 mod topology;
 mod transfers;
+mod tun;
 mod unrefused;
 mod user_limits;
 mod users;
@@ -194,6 +195,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         error_queue::CHECKS,
         acls::CHECKS,
         af_packet::CHECKS,
+        tun::CHECKS,
         net_admin::CHECKS,
         taskstats::CHECKS,
         raw_sockets::CHECKS,

@@ -20,7 +20,7 @@ use crate::process::send_signal;
 use crate::process::upcalls::{self, Upcalls};
 use crate::process_control::kernel_exec::{self, KernelProgram};
 use crate::state::credentials::Credentials;
-use crate::state::{rlimit, timer_queue};
+use crate::state::{namespaces, rlimit, timer_queue};
 use crate::system::{klog, sysinfo};
 use crate::{procfs, socket};
 
@@ -67,6 +67,9 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     fs::sigio::set_sender(Arc::new(SigioSender));
     net::set_credentials_provider(socket::caller_ucred, socket::groups, socket::is_capable);
     net::netlink::set_taskstats_provider(taskstats::taskstats);
+    if let Err(error) = net::tun::register(namespaces::host()) {
+        log::warn!("no /dev/net/tun: {error}");
+    }
     net::set_timer_scheduler(timer_queue::schedule_for_socket);
     timer_queue::start();
     oom::init(boot, may_pass_mark);

@@ -14,8 +14,8 @@ use super::ip::{self, TCP, UDP_HEADER, V4_HEADER};
 use crate::socket::Interface;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
 
-pub(super) const ETH_P_IP: u16 = 0x0800;
-pub(super) const ETH_P_IPV6: u16 = 0x86dd;
+pub(crate) const ETH_P_IP: u16 = 0x0800;
+pub(crate) const ETH_P_IPV6: u16 = 0x86dd;
 const UDP: u8 = net::IPPROTO_UDP as u8;
 const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
 /// Bytes of an IPv6 header.

@@ -32,7 +32,7 @@ impl Loopback {
     const LOOPBACK: u16 = 772;
 
     /// The name of its interface.
-    pub(super) fn name() -> InterfaceName {
+    pub(crate) fn name() -> InterfaceName {
         InterfaceName::new("lo").unwrap_or_else(|| unreachable!("two letters are a name"))
     }
 }

@@ -46,6 +46,10 @@ pub trait NetDevice: Send + Sync {
         let _ = address;
         Err(Errno::EOPNOTSUPP)
     }
+
+    /// The interface is gone: called once, with no lock of the stack held. A thread that is sending
+    /// at this moment may end that.
+    fn removed(&self) {}
 }
 
 /// The link of a device.

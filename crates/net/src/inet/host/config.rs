@@ -144,6 +144,7 @@ impl Host {
         })?;
         self.destinations.forget_all();
         removed.card.flush();
+        removed.card.device.removed();
         if let Some(listener) = self.listener.get().and_then(alloc::sync::Weak::upgrade) {
             listener.link_removed(&removed.interface());
         }

@@ -220,6 +220,14 @@ impl Host {
         state.interfaces.get(index).map(Registered::interface)
     }
 
+    /// Whether there is an interface of that number, and it is up.
+    #[must_use]
+    pub fn is_up(&self, index: u32) -> bool {
+        let view = self.view();
+        let seen = view.as_deref().and_then(|view| view.get(index));
+        seen.is_some_and(|seen| seen.is_up)
+    }
+
     /// Takes a frame that an interface has received, with its link's header. What becomes of it
     /// happens before this returns, in this thread, which holds no lock that sending by the same
     /// device takes.
