@@ -1,6 +1,6 @@
 //! A wire between two machines, for their emulators' datagram sockets: each datagram is a frame. It
-//! can lose, repeat, reorder and damage frames, by a seed, can take its time, and writes what was sent
-//! into a capture.
+//! can lose, repeat, reorder and damage frames, by a seed, can take its time, and writes what was
+//! sent into a capture.
 
 mod road;
 
