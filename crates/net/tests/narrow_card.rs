@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::errno::Errno;
-use common::wire::{Machine, inet};
+use common::wire::{Machine, inet, own};
 use common::{NOW, call, protocol};
 use fs::poll::Events;
 use fs::{File, OpenFlags};
@@ -72,13 +72,20 @@ impl Narrow {
 
     /// So many connections from the first machine to the second.
     fn connect(&self, count: usize) -> Vec<[Arc<File>; 2]> {
+        let to = self.0[1].address;
+        self.connect_to(&vec![to; count])
+    }
+
+    /// A connection from the first machine to each of the second one's addresses.
+    fn connect_to(&self, addresses: &[Ipv4Addr]) -> Vec<[Arc<File>; 2]> {
+        let count = addresses.len();
         let listener = self.tcp(1);
         let any = inet(Ipv4Addr::UNSPECIFIED, 80);
         call(|caller| protocol(&listener).bind(caller, &any)).unwrap();
         protocol(&listener).listen(count).unwrap();
         let clients: Vec<_> = (0..count).map(|_| self.tcp(0)).collect();
-        for client in &clients {
-            let to = inet(self.0[1].address, 80);
+        for (client, to) in clients.iter().zip(addresses) {
+            let to = inet(*to, 80);
             let result = call(|caller| protocol(client).connect(caller, &to, NOW));
             assert_eq!(result, Err(Errno::EINPROGRESS));
         }
@@ -90,21 +97,21 @@ impl Narrow {
                 .iter()
                 .all(|one| one.poll(None).contains(Events::OUT))
         );
-        // Which is whose, their first bytes tell.
-        clients
-            .into_iter()
-            .enumerate()
-            .map(|(n, client)| {
-                assert_eq!(client.write(&[n as u8]), Ok(1));
-                (0..50).for_each(|_| self.step(false));
-                let accepted = protocol(&listener).accept(NOW).unwrap();
-                let server = accepted.into_file(OpenFlags::NONBLOCK);
-                let mut first = [0];
-                assert_eq!(server.read(&mut first), Ok(1));
-                assert_eq!(first[0], n as u8);
-                [client, server]
+        let mut servers: Vec<_> = (0..count)
+            .map(|_| {
+                let socket = protocol(&listener).accept(NOW).unwrap();
+                socket.into_file(OpenFlags::NONBLOCK)
             })
-            .collect()
+            .collect();
+        // Which is whose, a byte tells.
+        let pair = |client: Arc<File>| {
+            assert_eq!(client.write(b"x"), Ok(1));
+            (0..50).for_each(|_| self.step(false));
+            let is_it = |server: &Arc<File>| server.read(&mut [0]) == Ok(1);
+            let at = servers.iter().position(is_it).unwrap();
+            [client, servers.swap_remove(at)]
+        };
+        clients.into_iter().map(pair).collect()
     }
 
     /// A counter of the first machine's.
@@ -215,6 +222,23 @@ fn many_streams_share_a_small_ring_and_repeat_nothing() {
     transfer(&pair, &ends, 100_000, || ());
     pair.assert_nothing_was_sent_again();
     assert_eq!(pair.dropped(), 0);
+}
+
+/// There are more destinations than ways that are remembered, so segments go by the tables, too.
+#[test]
+fn streams_to_many_hosts_repeat_nothing() {
+    let narrow = Narrow::new(8);
+    let two = &narrow.0[1];
+    let addresses: Vec<_> = (3..203).map(|n| Ipv4Addr::new(10, 0, 0, n)).collect();
+    for address in &addresses {
+        two.host
+            .add_address(two.index, own(*address), false)
+            .unwrap();
+    }
+    let ends = narrow.connect_to(&addresses);
+    transfer(&narrow, &ends, 20_000, || ());
+    narrow.assert_nothing_was_sent_again();
+    assert_eq!(narrow.dropped(), 0);
 }
 
 #[test]

@@ -367,23 +367,25 @@ impl WireConnection {
         // Segments that are sent though the card is busy: those of a turn; or one, if the time for
         // something has come: timers run when a segment is asked for, and the next deadline is
         // later then.
-        let is_due = inner.engine.deadline().is_some_and(|due| due <= now);
-        let mut allowed = match turn {
-            Some(_) => TURN,
-            None => usize::from(is_due),
-        };
+        let mut allowed = None;
+        // In its turn a segment goes before what waits. One that the tables have to send goes
+        // behind it, and so do the rest of the turn then, which must not overtake it.
+        let mut is_direct = turn.is_some();
         loop {
-            let busy = self.busy_card(host, inner.path, now);
-            // One that has ended has no other time to say so.
-            let has_ended = matches!(inner.engine.state(), State::Closed | State::TimeWait);
-            if let Some(card) = &busy
-                && allowed == 0
-                && !has_ended
-                && self.wait_for(card, inner, turn.is_some())
-            {
-                return false;
+            let (busy, is_known) = self.busy_card(host, inner.path, now);
+            is_direct &= is_known;
+            if let Some(card) = &busy {
+                let left = *allowed.get_or_insert_with(|| match turn {
+                    Some(_) => TURN,
+                    None => usize::from(inner.engine.deadline().is_some_and(|due| due <= now)),
+                });
+                // One that has ended has no other time to say so.
+                let has_ended = matches!(inner.engine.state(), State::Closed | State::TimeWait);
+                if left == 0 && !has_ended && self.wait_for(card, inner, is_direct) {
+                    return false;
+                }
+                allowed = Some(left.saturating_sub(1));
             }
-            allowed = allowed.saturating_sub(1);
             if has_data && room.is_empty() {
                 match fallible::zeroed(inner.longest) {
                     Ok(zeros) => room = zeros,
@@ -396,6 +398,7 @@ impl WireConnection {
             let mut path = inner.path;
             if let (Some(card), Some(own)) = (&busy, turn)
                 && card.index == own.index
+                && is_direct
             {
                 path.place = QueuePlace::Turn;
             }
@@ -429,15 +432,23 @@ impl WireConnection {
         }
     }
 
-    /// The card by which segments go, if something waits before it. Where the way is not known, the
-    /// tables are asked, and frames wait by themselves.
-    fn busy_card(&self, host: &Host, path: Path, now: Nanos) -> Option<Arc<LinkDevice>> {
+    /// The card by which segments go, if something waits before it, and whether the way is known:
+    /// if not, it is taken for that by which the peer's segments come.
+    fn busy_card(&self, host: &Host, path: Path, now: Nanos) -> (Option<Arc<LinkDevice>>, bool) {
         if !host.has_busy_card() {
-            return None;
+            return (None, true);
         }
         let to = self.ends.remote;
-        let way = host.way(now, to.ip(), link_of(to, path.via))?;
-        way.card.queue.is_busy().then(|| way.card.clone())
+        let way = host.way(now, to.ip(), link_of(to, path.via));
+        let is_known = way.is_some();
+        let card = match way {
+            Some(way) => Some(way.card.clone()),
+            None => host.view().and_then(|view| {
+                let index = self.admitted.load(Ordering::Relaxed) as u32 & 0xff_ffff;
+                view.get(index).map(|seen| seen.card.clone())
+            }),
+        };
+        (card.filter(|card| card.queue.is_busy()), is_known)
     }
 
     /// Has the connection wait for its turn before a card. `false`: the card is not busy any more,
