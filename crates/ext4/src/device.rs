@@ -26,6 +26,17 @@ pub trait Device: Send + Sync {
     /// `EIO`, or what the device says; any part may have been written.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
+    /// Writes bytes that lie one after the other on the disk and not in memory. Only all of them
+    /// together are as long as a write is.
+    ///
+    /// # Errors
+    /// As [`Device::write`]; `ENOMEM`, nothing was written then.
+    fn write_parts(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        let mut bytes = fallible::with_capacity(parts.iter().map(|part| part.len()).sum())?;
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        self.write(offset, &bytes)
+    }
+
     /// Writes bytes that are on the medium when this returns; of others it says nothing.
     ///
     /// # Errors

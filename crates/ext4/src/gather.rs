@@ -2,8 +2,6 @@
 
 use alloc::vec::Vec;
 
-use abi::errno::Errno;
-
 use crate::Result;
 use crate::device::Device;
 
@@ -14,7 +12,8 @@ const MAX: usize = 128 << 10;
 pub struct Gather<'a> {
     device: &'a dyn Device,
     offset: u64,
-    bytes: Vec<u8>,
+    len: usize,
+    parts: Vec<&'a [u8]>,
 }
 
 impl<'a> Gather<'a> {
@@ -23,34 +22,35 @@ impl<'a> Gather<'a> {
         Self {
             device,
             offset: 0,
-            bytes: Vec::new(),
+            len: 0,
+            parts: Vec::new(),
         }
     }
 
     /// Adds bytes; what does not lie beside them is written.
-    pub fn push(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let follows = self.offset + self.bytes.len() as u64 == offset;
+    pub fn push(&mut self, offset: u64, bytes: &'a [u8]) -> Result<()> {
+        let follows = self.offset + self.len as u64 == offset;
         // Only whole blocks are written: a part of one is followed by its rest.
-        let is_full = self.bytes.len() >= MAX && self.bytes.len().is_multiple_of(1024);
-        if !self.bytes.is_empty() && (!follows || is_full) {
+        let is_full = self.len >= MAX && self.len.is_multiple_of(1024);
+        if !follows || is_full {
             self.finish()?;
         }
-        if self.bytes.is_empty() {
+        if self.parts.is_empty() {
             self.offset = offset;
         }
-        let reserved = self.bytes.try_reserve(bytes.len());
-        reserved.map_err(|_| Errno::ENOMEM)?;
-        self.bytes.extend_from_slice(bytes);
+        fallible::push(&mut self.parts, bytes)?;
+        self.len += bytes.len();
         Ok(())
     }
 
     /// Writes what was collected.
     pub fn finish(&mut self) -> Result<()> {
-        if self.bytes.is_empty() {
+        if self.parts.is_empty() {
             return Ok(());
         }
-        let done = self.device.write(self.offset, &self.bytes);
-        self.bytes.clear();
+        let done = self.device.write_parts(self.offset, &self.parts);
+        self.parts.clear();
+        self.len = 0;
         done
     }
 }

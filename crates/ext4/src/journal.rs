@@ -320,36 +320,30 @@ impl Journal {
         if needed > self.room() {
             return Err(Errno::ENOSPC);
         }
+        let groups = || blocks.chunks(self.tags_per_block());
+        let count = groups().len() + revoked.len().div_ceil(self.revokes_per_block());
+        let mut owns: Vec<Vec<u8>> = fallible::with_capacity(count)?;
+        for group in groups() {
+            owns.push(self.descriptor(group)?);
+        }
+        let mut rest = revoked.iter();
+        while owns.len() < count {
+            owns.push(self.revocations(rest.by_ref().take(self.revokes_per_block()))?);
+        }
         let mut log = Gather::new(device);
-        let mut at = self.head;
-        let mut own = fallible::zeroed(self.block_size)?;
-        for group in blocks.chunks(self.tags_per_block()) {
-            self.put_descriptor(&mut own, group)?;
-            at = self.append(&mut log, at, &own, false)?;
+        let (mut at, mut left) = (self.head, owns.iter());
+        for (group, own) in groups().zip(left.by_ref()) {
+            at = self.append(&mut log, at, own, false)?;
             for (_, block) in group {
                 at = self.append(&mut log, at, block, is_escaped(block))?;
             }
         }
-        let mut rest = revoked.iter();
-        for _ in 0..revoked.len().div_ceil(self.revokes_per_block()) {
-            own.fill(0);
-            self.put_header(&mut own, REVOKE)?;
-            let mut len = HEADER + 4;
-            for &block in rest.by_ref().take(self.revokes_per_block()) {
-                if self.is_64bit {
-                    put_be64(&mut own, len, block)?;
-                } else {
-                    put_be32(&mut own, len, low(block))?;
-                }
-                len += self.revoke_size();
-            }
-            put_be32(&mut own, HEADER, len as u32)?;
-            self.seal(&mut own)?;
-            at = self.append(&mut log, at, &own, false)?;
+        for own in left {
+            at = self.append(&mut log, at, own, false)?;
         }
         log.finish()?;
         device.flush()?;
-        own.fill(0);
+        let mut own = fallible::zeroed(self.block_size)?;
         self.put_header(&mut own, COMMIT)?;
         put_be64(&mut own, 0x30, now.seconds as u64)?;
         put_be32(&mut own, 0x38, now.nanoseconds)?;
@@ -365,9 +359,28 @@ impl Journal {
         Ok(())
     }
 
-    fn put_descriptor(&self, own: &mut [u8], group: &[(u64, Block)]) -> Result<()> {
-        own.fill(0);
-        self.put_header(own, DESCRIPTOR)?;
+    /// A block with the records of blocks that are revoked.
+    fn revocations<'a>(&self, revoked: impl Iterator<Item = &'a u64>) -> Result<Vec<u8>> {
+        let mut own = fallible::zeroed(self.block_size)?;
+        self.put_header(&mut own, REVOKE)?;
+        let mut len = HEADER + 4;
+        for &block in revoked {
+            if self.is_64bit {
+                put_be64(&mut own, len, block)?;
+            } else {
+                put_be32(&mut own, len, low(block))?;
+            }
+            len += self.revoke_size();
+        }
+        put_be32(&mut own, HEADER, len as u32)?;
+        self.seal(&mut own)?;
+        Ok(own)
+    }
+
+    /// A block with the tags of the blocks behind it.
+    fn descriptor(&self, group: &[(u64, Block)]) -> Result<Vec<u8>> {
+        let mut own = fallible::zeroed(self.block_size)?;
+        self.put_header(&mut own, DESCRIPTOR)?;
         let mut len = HEADER;
         for (index, (number, block)) in group.iter().enumerate() {
             let escaped = is_escaped(block);
@@ -379,18 +392,25 @@ impl Journal {
                 flags |= TAG_LAST;
             }
             let sum = self.data_checksum(self.sequence, escaped, block);
-            let tag = part_mut(own, len, self.tag_size())?;
+            let tag = part_mut(&mut own, len, self.tag_size())?;
             self.put_tag(tag, *number, flags, sum)?;
             len += self.tag_size();
             if index == 0 {
-                part_mut(own, len, 16)?.copy_from_slice(part(&self.raw, 0x30, 16)?);
+                part_mut(&mut own, len, 16)?.copy_from_slice(part(&self.raw, 0x30, 16)?);
                 len += 16;
             }
         }
-        self.seal(own)
+        self.seal(&mut own)?;
+        Ok(own)
     }
 
-    fn append(&self, log: &mut Gather<'_>, at: u32, block: &[u8], escaped: bool) -> Result<u32> {
+    fn append<'a>(
+        &self,
+        log: &mut Gather<'a>,
+        at: u32,
+        block: &'a [u8],
+        escaped: bool,
+    ) -> Result<u32> {
         let (offset, _) = self.place(at)?;
         if escaped {
             log.push(offset, &[0; 4])?;

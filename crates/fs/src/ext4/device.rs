@@ -89,17 +89,28 @@ impl DiskDevice {
         })
     }
 
-    fn write_bytes(&self, offset: u64, bytes: &[u8], way: Way) -> Result<()> {
+    /// Writes bytes that lie in memory in several places.
+    fn write_bytes(&self, offset: u64, bytes: &[&[u8]], way: Way) -> Result<()> {
         let buffer = self.buffer.lock();
-        for (n, chunk) in bytes.chunks(MAX_BYTES).enumerate() {
-            let at = offset + (n * MAX_BYTES) as u64;
-            let (start, len) = self.around(at, chunk.len());
+        let (mut rest, total) = (bytes.iter(), bytes.iter().map(|part| part.len()).sum());
+        let mut part: &[u8] = &[];
+        for done in (0..total).step_by(MAX_BYTES) {
+            let (at, count) = (offset + done as u64, MAX_BYTES.min(total - done));
+            let (start, len) = self.around(at, count);
             let pages = &buffer[..len.div_ceil(PAGE) as usize];
-            if len != chunk.len() as u64 {
+            if len != count as u64 {
                 self.read_pages(start, len, pages)?;
             }
-            for (page, within, range) in parts((at - start) as usize, chunk.len()) {
-                pages[page].write(within, &chunk[range]);
+            for (page, mut within, range) in parts((at - start) as usize, count) {
+                let mut left = range.len();
+                while left > 0 {
+                    if part.is_empty() {
+                        part = rest.next().ok_or(Errno::EIO)?;
+                    }
+                    let (now, later) = part.split_at(left.min(part.len()));
+                    pages[page].write(within, now);
+                    (within, left, part) = (within + now.len(), left - now.len(), later);
+                }
             }
             self.put_pages(start, len, pages, way)?;
         }
@@ -182,11 +193,15 @@ impl ::ext4::Device for DiskDevice {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.write_bytes(offset, bytes, Way::Cache)
+        self.write_bytes(offset, &[bytes], Way::Cache)
+    }
+
+    fn write_parts(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        self.write_bytes(offset, parts, Way::Cache)
     }
 
     fn write_through(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.write_bytes(offset, bytes, Way::Medium)
+        self.write_bytes(offset, &[bytes], Way::Medium)
     }
 
     fn flush(&self) -> Result<()> {
