@@ -3,7 +3,7 @@
 use abi::errno::Errno;
 
 use crate::Result;
-use crate::group::Bitmap;
+use crate::group::{Bitmap, Group};
 use crate::inode::Inode;
 use crate::mount::Ext4;
 
@@ -109,11 +109,12 @@ impl Ext4 {
         // The first group twice: from the goal on, and at the end of all before it.
         for turn in 0..=self.sb.groups {
             let number = (first + turn) % self.sb.groups;
-            if self.group(number)?.free_blocks == 0 {
+            let mut group = self.group(number)?;
+            if group.free_blocks == 0 {
                 continue;
             }
             let from = if turn == 0 { offset } else { 0 };
-            let Some((start, len)) = self.free_run(number, from, want)? else {
+            let Some((start, len)) = self.free_run(number, &mut group, from, want)? else {
                 continue;
             };
             if best.is_none_or(|(_, _, longest)| len > longest) {
@@ -128,8 +129,8 @@ impl Ext4 {
         let block = self.sb.group_start(number) + u64::from(start);
         // A bitmap that says that the file system's own blocks are free is damaged.
         self.check_range(block, u64::from(len))?;
-        self.change_bitmap(number, Bitmap::Blocks, start, len, true)?;
         let mut group = self.group(number)?;
+        self.change_bitmap(number, &group, Bitmap::Blocks, (start, len), true)?;
         group.free_blocks = group.free_blocks.checked_sub(len).ok_or(Errno::EUCLEAN)?;
         self.put_group(number, &group)?;
         let free = &mut self.store.counts.free_blocks;
@@ -137,10 +138,15 @@ impl Ext4 {
         Ok((block, len))
     }
 
-    fn free_run(&mut self, number: u32, from: u32, want: u32) -> Result<Option<(u32, u32)>> {
-        let bytes = self.bitmap(number, Bitmap::Blocks)?;
-        let block = self.group(number)?.block_bitmap;
-        let committed = self.store.committed(block);
+    fn free_run(
+        &mut self,
+        number: u32,
+        group: &mut Group,
+        from: u32,
+        want: u32,
+    ) -> Result<Option<(u32, u32)>> {
+        let bytes = self.bitmap(number, group, Bitmap::Blocks)?;
+        let committed = self.store.committed(group.block_bitmap);
         let free = Free {
             now: &bytes,
             committed: committed.as_ref().map(|bytes| bytes.as_slice()),
@@ -156,8 +162,9 @@ impl Ext4 {
         while left > 0 {
             let (number, offset) = self.sb.group_of(block);
             let here = left.min(self.sb.blocks_per_group - offset);
-            self.change_bitmap(number, Bitmap::Blocks, offset, here, false)?;
             let mut group = self.group(number)?;
+            self.bitmap(number, &mut group, Bitmap::Blocks)?;
+            self.change_bitmap(number, &group, Bitmap::Blocks, (offset, here), false)?;
             group.free_blocks += here;
             if group.free_blocks > self.sb.group_blocks(number) {
                 return Err(Errno::EUCLEAN);

@@ -5,8 +5,9 @@ use crc32c::crc32c;
 
 use crate::bytes::{part, part_mut, put_u16, put_u32, u8_at, u16_at, u32_at};
 use crate::extent::Extent;
-use crate::inode::{FileType, INDEX, Inode};
+use crate::inode::{FileType, INDEX, Inode, checksum_seed};
 use crate::mount::Ext4;
+use crate::store::Seal;
 use crate::superblock::{Compat, Incompat};
 use crate::{Block, Result};
 
@@ -75,28 +76,94 @@ pub struct Found {
     pub kind: Kind,
 }
 
-/// The entry at an offset; its block's entries end at `end`.
-pub fn entry(bytes: &[u8], at: usize, end: usize) -> Result<RawEntry<'_>> {
+/// Where a name is, or may be.
+#[derive(Clone, Copy)]
+pub enum Place {
+    /// At this entry.
+    Taken(Found),
+    /// Nowhere, and in this block there is room for it.
+    Room(u64, Room),
+    /// Nowhere, and nobody has looked for room, or there is none.
+    Unknown,
+}
+
+/// An entry without its name.
+#[derive(Clone, Copy)]
+struct Head {
+    len: usize,
+    ino: u32,
+    kind: u8,
+    /// Bytes of the name, 0 if there is no file.
+    name_len: usize,
+}
+
+/// The head of the entry at an offset; its block's entries end at `end`.
+#[inline]
+fn head(bytes: &[u8], at: usize, end: usize) -> Result<Head> {
     let head = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    let [a, b, c, d, e, f, name_len, kind]: [u8; HEAD] = *head.ok_or(Errno::EUCLEAN)?;
-    let ino = u32::from_le_bytes([a, b, c, d]);
-    let len = usize::from(u16::from_le_bytes([e, f]));
-    let name_len = usize::from(name_len);
-    if len < HEAD
-        || !len.is_multiple_of(4)
-        || at + len > end
-        || ino != 0 && (needed(name_len) > len || name_len == 0)
-    {
+    let word = u64::from_le_bytes(*head.ok_or(Errno::EUCLEAN)?);
+    let (ino, len) = (word as u32, usize::from((word >> 32) as u16));
+    let (name_len, kind) = (usize::from((word >> 48) as u8), (word >> 56) as u8);
+    if len < HEAD || len % 4 != 0 || at + len > end {
         return Err(Errno::EUCLEAN);
     }
     let name_len = if ino == 0 { 0 } else { name_len };
-    Ok(RawEntry {
-        at,
+    if ino != 0 && (name_len == 0 || needed(name_len) > len) {
+        return Err(Errno::EUCLEAN);
+    }
+    Ok(Head {
         len,
         ino,
         kind,
-        name: part(bytes, at + HEAD, name_len)?,
+        name_len,
     })
+}
+
+/// The entry at an offset; its block's entries end at `end`.
+pub fn entry(bytes: &[u8], at: usize, end: usize) -> Result<RawEntry<'_>> {
+    let head = head(bytes, at, end)?;
+    Ok(RawEntry {
+        at,
+        len: head.len,
+        ino: head.ino,
+        kind: head.kind,
+        name: part(bytes, at + HEAD, head.name_len)?,
+    })
+}
+
+/// Finds a name among the entries of a block, its offset and number; if it is not there, the first
+/// room for it.
+fn find(
+    bytes: &[u8],
+    end: usize,
+    name: &[u8],
+) -> Result<core::result::Result<(usize, u32), Option<Room>>> {
+    let (wanted, last, mut room) = (needed(name.len()), name.last(), None);
+    let mut at = 0;
+    while at < end {
+        let head = head(bytes, at, end)?;
+        // Names of one directory often begin alike.
+        if head.name_len == name.len()
+            && bytes.get(at + HEAD + head.name_len - 1) == last
+            && part(bytes, at + HEAD, head.name_len)? == name
+        {
+            return Ok(Ok((at, head.ino)));
+        }
+        let used = if head.ino == 0 {
+            0
+        } else {
+            needed(head.name_len)
+        };
+        if head.len - used >= wanted && room.is_none() {
+            room = Some(Room {
+                at,
+                len: head.len,
+                used,
+            });
+        }
+        at += head.len;
+    }
+    Ok(Err(room))
 }
 
 /// All entries of a block, up to the first that is wrong.
@@ -162,20 +229,28 @@ impl Room {
     }
 }
 
-/// Removes the entry at an offset.
-fn remove(bytes: &mut [u8], end: usize, at: usize) -> Result<()> {
-    let (mut before, mut here) = (None, None);
+/// How the entry at an offset is removed: the one at this offset gets this length, or, if it is the
+/// block's first, its number becomes 0.
+fn removal(bytes: &[u8], end: usize, at: usize) -> Result<(usize, Option<u16>)> {
+    let mut before: Option<(usize, usize)> = None;
     for found in entries(bytes, end) {
         let found = found?;
         if found.at == at {
-            here = Some(found.len);
-            break;
+            return Ok(match before {
+                Some((before, len)) => (before, Some((len + found.len) as u16)),
+                None => (at, None),
+            });
         }
         before = Some((found.at, found.len));
     }
-    match (before, here.ok_or(Errno::EUCLEAN)?) {
-        (Some((before, before_len)), len) => put_u16(bytes, before + 4, (before_len + len) as u16),
-        (None, _) => put_u32(bytes, at, 0),
+    Err(Errno::EUCLEAN)
+}
+
+const fn seal(dir: &Inode, kind: Kind) -> Seal {
+    Seal::Directory {
+        kind,
+        ino: dir.ino,
+        generation: dir.generation,
     }
 }
 
@@ -210,8 +285,8 @@ impl Ext4 {
             .block
             .filter(|_| !run.is_unwritten)
             .ok_or(Errno::EUCLEAN)?;
-        let bytes = self.store.read(block)?;
-        if self.sb.has_checksums() && !self.store.is_verified(block, 0) {
+        let (bytes, is_verified) = self.store.read_verified(block)?;
+        if self.sb.has_checksums() && !is_verified {
             let (at, sum) = directory_checksum(&bytes, kind, dir.checksum_seed(&self.sb))?;
             if u32_at(&bytes, at)? != sum {
                 return Err(Errno::EUCLEAN);
@@ -229,66 +304,116 @@ impl Ext4 {
         kind: Kind,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
-        let seed = self.sb.has_checksums().then(|| dir.checksum_seed(&self.sb));
-        self.store.edit(block, |bytes| {
-            let done = change(bytes)?;
-            if let Some(seed) = seed {
-                if kind == Kind::Leaf {
-                    put_tail(bytes)?;
-                }
-                let (at, sum) = directory_checksum(bytes, kind, seed)?;
-                put_u32(bytes, at, sum)?;
+        self.store.edit(block, Some(seal(dir, kind)), change)
+    }
+
+    /// Changes some bytes of a block of a directory.
+    fn edit_entries<R>(
+        &mut self,
+        dir: &Inode,
+        (block, kind): (u64, Kind),
+        part: (usize, usize),
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<R> {
+        let unsealed = (seal(dir, kind), 0);
+        self.store.edit_part(block, part, Some(unsealed), change)
+    }
+
+    /// Sets the checksum of a block of the transaction, of a directory with a number and a
+    /// generation.
+    pub(crate) fn seal_directory(
+        &mut self,
+        block: u64,
+        kind: Kind,
+        (ino, generation): (u32, u32),
+    ) -> Result<()> {
+        let seed = checksum_seed(&self.sb, ino, generation);
+        let has_checksums = self.sb.has_checksums();
+        self.store.seal(block, |bytes| {
+            if !has_checksums {
+                return Ok(());
             }
-            Ok(done)
+            if kind == Kind::Leaf {
+                put_tail(bytes)?;
+            }
+            let (at, sum) = directory_checksum(bytes, kind, seed)?;
+            put_u32(bytes, at, sum)
+        })
+    }
+
+    /// Puts an entry where there is room for it.
+    pub(crate) fn put_in(
+        &mut self,
+        dir: &Inode,
+        block: u64,
+        room: Room,
+        (ino, kind, name): (u32, u8, &[u8]),
+    ) -> Result<()> {
+        let part = (room.at, room.used + needed(name.len()));
+        let room = Room { at: 0, ..room };
+        self.edit_entries(dir, (block, Kind::Leaf), part, |bytes| {
+            room.put(bytes, ino, kind, name)
         })
     }
 
     /// Finds a name in a directory.
     pub(crate) fn find_entry(&mut self, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
+        Ok(match self.find_place(dir, name)? {
+            Place::Taken(found) => Some(found),
+            Place::Room(..) | Place::Unknown => None,
+        })
+    }
+
+    /// Finds a name in a directory, or, if it has no index, room for that name.
+    pub(crate) fn find_place(&mut self, dir: &Inode, name: &[u8]) -> Result<Place> {
         if dir.kind()? != FileType::Directory {
             return Err(Errno::ENOTDIR);
         }
-        if self.is_indexed(dir) && name != b"." && name != b".." {
-            return self.find_indexed(dir, name);
-        }
         if self.is_indexed(dir) {
-            return self.find_in_block(dir, 0, Kind::Root, name);
+            return if name == b"." || name == b".." {
+                self.find_in_block(dir, 0, Kind::Root, name)
+            } else {
+                self.find_indexed(dir, name)
+            };
         }
+        let mut place = Place::Unknown;
         for logical in 0..self.directory_blocks(dir)? {
-            if let Some(found) = self.find_in_block(dir, logical, Kind::Leaf, name)? {
-                return Ok(Some(found));
+            match (self.find_in_block(dir, logical, Kind::Leaf, name)?, place) {
+                (taken @ Place::Taken(_), _) => return Ok(taken),
+                (room, Place::Unknown) => place = room,
+                _ => {}
             }
         }
-        Ok(None)
+        Ok(place)
     }
 
-    /// Finds a name in a block of a directory.
+    /// Finds a name in a block of a directory, or the first room for it there.
     pub(crate) fn find_in_block(
         &mut self,
         dir: &Inode,
         logical: u32,
         kind: Kind,
         name: &[u8],
-    ) -> Result<Option<Found>> {
+    ) -> Result<Place> {
         let (block, bytes) = self.directory_block(dir, logical, kind)?;
         let end = if kind == Kind::Leaf {
             self.entries_end()
         } else {
             bytes.len()
         };
-        for found in entries(&bytes, end) {
-            let found = found?;
-            // Names of one directory often begin alike.
-            if found.ino != 0 && found.name.last() == name.last() && found.name == name {
-                return Ok(Some(Found {
+        Ok(match find(&bytes, end, name)? {
+            Ok((at, ino)) => {
+                let found = Found {
                     block,
-                    at: found.at,
-                    ino: found.ino,
+                    at,
+                    ino,
                     kind,
-                }));
+                };
+                Place::Taken(found)
             }
-        }
-        Ok(None)
+            Err(Some(room)) => Place::Room(block, room),
+            Err(None) => Place::Unknown,
+        })
     }
 
     /// The number in an entry for a file of a kind.
@@ -300,14 +425,15 @@ impl Ext4 {
         }
     }
 
-    /// Adds a name that is not there to a directory, whose inode the caller stores.
+    /// Adds a name that is not there to a directory, whose inode the caller stores; its blocks are
+    /// as they were when `place` was found. Whether other entries have moved.
     pub(crate) fn add_entry(
         &mut self,
         dir: &mut Inode,
-        name: &[u8],
+        (name, place): (&[u8], Place),
         ino: u32,
         kind: FileType,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if !dir.has_extents() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -317,24 +443,21 @@ impl Ext4 {
         }
         // Who knows no index keeps none up to date.
         dir.flags &= !INDEX;
-        let (end, count) = (self.entries_end(), self.directory_blocks(dir)?);
-        for logical in 0..count {
-            let (block, bytes) = self.directory_block(dir, logical, Kind::Leaf)?;
-            let Some(room) = room(&bytes, end, name)? else {
-                continue;
-            };
-            return self.edit_directory(dir, block, Kind::Leaf, |bytes| {
-                room.put(bytes, ino, kind, name)
-            });
+        if let Place::Room(block, room) = place {
+            self.put_in(dir, block, room, (ino, kind, name))?;
+            return Ok(false);
         }
-        if count == 1 && self.sb.compat.contains(Compat::DIR_INDEX) {
+        if self.directory_blocks(dir)? == 1 && self.sb.compat.contains(Compat::DIR_INDEX) {
             self.make_index(dir)?;
-            return self.add_indexed(dir, name, ino, kind);
+            self.add_indexed(dir, name, ino, kind)?;
+            return Ok(true);
         }
         let (_, block) = self.append_block(dir)?;
+        let end = self.entries_end();
         self.edit_directory(dir, block, Kind::Leaf, |bytes| {
             put_entry(bytes, 0, end, ino, kind, name)
-        })
+        })?;
+        Ok(false)
     }
 
     /// Adds a block of zeros at the end of a directory.
@@ -364,9 +487,14 @@ impl Ext4 {
     /// Takes a name away.
     pub(crate) fn remove_entry_at(&mut self, dir: &Inode, found: Found) -> Result<()> {
         let end = self.entries_end();
-        self.edit_directory(dir, found.block, found.kind, |bytes| {
-            remove(bytes, end, found.at)
-        })
+        let (at, len) = self
+            .store
+            .look(found.block, |bytes| removal(bytes, end, found.at))?;
+        let place = (found.block, found.kind);
+        match len {
+            Some(len) => self.edit_entries(dir, place, (at + 4, 2), |bytes| put_u16(bytes, 0, len)),
+            None => self.edit_entries(dir, place, (at, 4), |bytes| put_u32(bytes, 0, 0)),
+        }
     }
 
     /// Makes a name lead to another file.
@@ -378,9 +506,10 @@ impl Ext4 {
         kind: FileType,
     ) -> Result<()> {
         let kind = self.entry_type(kind);
-        self.edit_directory(dir, found.block, found.kind, |bytes| {
-            put_u32(bytes, found.at, ino)?;
-            part_mut(bytes, found.at + 7, 1)?.fill(kind);
+        let place = (found.block, found.kind);
+        self.edit_entries(dir, place, (found.at, HEAD), |bytes| {
+            put_u32(bytes, 0, ino)?;
+            part_mut(bytes, 7, 1)?.fill(kind);
             Ok(())
         })
     }

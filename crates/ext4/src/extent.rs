@@ -273,8 +273,8 @@ impl Ext4 {
             Place::Block(block) => block,
         };
         self.check_range(block, 1)?;
-        let bytes = self.store.read(block)?;
-        if !self.store.is_verified(block, 0) {
+        let (bytes, is_verified) = self.store.read_verified(block)?;
+        if !is_verified {
             check(&bytes, bytes.len() - 4)?;
             let at = ENTRY + ENTRY * max_entries(&bytes)?;
             if self.sb.has_checksums()
@@ -301,7 +301,7 @@ impl Ext4 {
             .sb
             .has_checksums()
             .then(|| inode.checksum_seed(&self.sb));
-        self.store.edit(block, |bytes| {
+        self.store.edit(block, None, |bytes| {
             let done = change(bytes)?;
             if let Some(seed) = seed {
                 let at = ENTRY + ENTRY * max_entries(bytes)?;

@@ -6,6 +6,7 @@ use crc32c::crc32c;
 use crate::bytes::{high, joined, low, part, put_u16, put_u32, u16_at, u32_at};
 use crate::crc::crc16;
 use crate::mount::Ext4;
+use crate::store::Seal;
 use crate::superblock::{GroupChecksum, MountError, Superblock};
 use crate::zone::Zones;
 use crate::{Block, Result};
@@ -15,8 +16,9 @@ const INODE_UNINIT: u16 = 1;
 /// The block bitmap was never written.
 const BLOCK_UNINIT: u16 = 2;
 const CHECKSUM: usize = 0x1E;
-/// Bytes of a descriptor whose numbers have high parts.
+/// Bytes of a descriptor whose numbers have high parts, and of one without.
 const LARGE: usize = 64;
+const SMALL: usize = 32;
 
 /// One of a group's two bitmaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +45,15 @@ pub struct Group {
 
 impl Group {
     fn decode(raw: &[u8]) -> Result<Self> {
-        let is_large = raw.len() >= LARGE;
+        // Two lengths that are known take no checks of offsets.
+        match raw.first_chunk::<LARGE>() {
+            Some(raw) => Self::decode_sized(raw, true),
+            None => Self::decode_sized(raw.first_chunk::<SMALL>().ok_or(Errno::EUCLEAN)?, false),
+        }
+    }
+
+    #[inline]
+    fn decode_sized(raw: &[u8], is_large: bool) -> Result<Self> {
         let wide = |low, high| {
             let high = if is_large { u32_at(raw, high)? } else { 0 };
             Ok(joined(u32_at(raw, low)?, high))
@@ -113,6 +123,10 @@ fn checksum(sb: &Superblock, group: u32, raw: &[u8]) -> Result<Option<u16>> {
     })
 }
 
+const fn seal(group: u32, which: Bitmap) -> Seal {
+    Seal::Bitmap { group, which }
+}
+
 impl Ext4 {
     /// Block of the table with a group's descriptor, and the offset there.
     fn descriptor_place(&self, group: u32) -> Result<(u64, usize)> {
@@ -128,16 +142,16 @@ impl Ext4 {
     /// A group's descriptor. All of them were checked when the file system was mounted.
     pub(crate) fn group(&mut self, group: u32) -> Result<Group> {
         let (block, at) = self.descriptor_place(group)?;
-        let bytes = self.store.read(block)?;
-        Group::decode(part(&bytes, at, self.sb.desc_size as usize)?)
+        let size = self.sb.desc_size as usize;
+        self.store
+            .look(block, |bytes| Group::decode(part(bytes, at, size)?))
     }
 
     /// Stores a group's descriptor.
     pub(crate) fn put_group(&mut self, group: u32, new: &Group) -> Result<()> {
         let (block, at) = self.descriptor_place(group)?;
         let (sb, size) = (&self.sb, self.sb.desc_size as usize);
-        self.store.edit(block, |bytes| {
-            let raw = crate::bytes::part_mut(bytes, at, size)?;
+        self.store.edit_part(block, (at, size), None, |raw| {
             new.encode(raw)?;
             if let Some(sum) = checksum(sb, group, raw)? {
                 put_u16(raw, CHECKSUM, sum)?;
@@ -155,6 +169,7 @@ impl Ext4 {
         let first = u64::from(self.sb.first_data_block);
         zones.add(0, first + heads)?;
         let (mut free_blocks, mut free_inodes) = (0, 0);
+        self.inode_tables = fallible::with_capacity(self.sb.groups as usize)?;
         for number in 0..self.sb.groups {
             let (block, at) = self.descriptor_place(number)?;
             let bytes = self.store.read(block)?;
@@ -186,6 +201,7 @@ impl Ext4 {
             }
             free_blocks += u64::from(group.free_blocks);
             free_inodes += group.free_inodes;
+            self.inode_tables.push(group.inode_table);
         }
         zones.sort();
         self.store.counts.free_blocks = free_blocks;
@@ -204,8 +220,12 @@ impl Ext4 {
     }
 
     /// A bitmap of a group that is about to be changed; made, if it never was written.
-    pub(crate) fn bitmap(&mut self, number: u32, which: Bitmap) -> Result<Block> {
-        let group = self.group(number)?;
+    pub(crate) fn bitmap(
+        &mut self,
+        number: u32,
+        group: &mut Group,
+        which: Bitmap,
+    ) -> Result<Block> {
         let block = group.bitmap(which);
         let flag = match which {
             Bitmap::Blocks => BLOCK_UNINIT,
@@ -214,8 +234,8 @@ impl Ext4 {
         if self.sb.group_checksum() != GroupChecksum::None && group.flags & flag != 0 {
             return self.make_bitmap(number, group, which, flag);
         }
-        let bytes = self.store.read(block)?;
-        if self.sb.has_checksums() && !self.store.is_verified(block, 0) {
+        let (bytes, is_verified) = self.store.read_verified(block)?;
+        if self.sb.has_checksums() && !is_verified {
             let right = match which {
                 Bitmap::Blocks => group.block_bitmap_sum,
                 Bitmap::Inodes => group.inode_bitmap_sum,
@@ -231,7 +251,7 @@ impl Ext4 {
     fn make_bitmap(
         &mut self,
         number: u32,
-        mut group: Group,
+        group: &mut Group,
         which: Bitmap,
         flag: u16,
     ) -> Result<Block> {
@@ -239,7 +259,7 @@ impl Ext4 {
         self.store.fresh(block)?;
         let (start, blocks) = (self.sb.group_start(number), self.sb.group_blocks(number));
         let (zones, inodes) = (&self.zones, self.sb.inodes_per_group);
-        self.store.edit(block, |bytes| {
+        self.store.edit(block, Some(seal(number, which)), |bytes| {
             let end = bytes.len() as u64 * 8;
             match which {
                 Bitmap::Blocks => {
@@ -252,57 +272,59 @@ impl Ext4 {
             }
         })?;
         group.flags &= !flag;
-        self.put_group(number, &group)?;
-        self.seal_bitmap(number, which)?;
+        self.put_group(number, group)?;
         self.store.read(block)
     }
 
-    /// Stores a bitmap's checksum in its descriptor.
-    fn seal_bitmap(&mut self, number: u32, which: Bitmap) -> Result<()> {
-        if !self.sb.has_checksums() {
-            return Ok(());
-        }
+    /// Stores the checksum of a bitmap, which is in the transaction, in its descriptor, which is
+    /// there, too.
+    pub(crate) fn seal_bitmap(&mut self, number: u32, which: Bitmap) -> Result<()> {
         let mut group = self.group(number)?;
-        let bytes = self.store.read(group.bitmap(which))?;
-        let sum = self.bitmap_sum(which, &bytes)?;
-        match which {
-            Bitmap::Blocks => group.block_bitmap_sum = sum,
-            Bitmap::Inodes => group.inode_bitmap_sum = sum,
+        let block = group.bitmap(which);
+        if self.sb.has_checksums() {
+            let bytes = self.store.read(block)?;
+            let sum = self.bitmap_sum(which, &bytes)?;
+            match which {
+                Bitmap::Blocks => group.block_bitmap_sum = sum,
+                Bitmap::Inodes => group.inode_bitmap_sum = sum,
+            }
+            self.put_group(number, &group)?;
         }
-        self.put_group(number, &group)
+        self.store.seal(block, |_| Ok(()))
     }
 
-    /// Sets or clears bits of a bitmap. All were the opposite: otherwise two files have the same
-    /// block.
+    /// Sets or clears bits of a bitmap that [`Ext4::bitmap`] gave; the caller changes the
+    /// descriptor, too. All were the opposite: otherwise two files have the same block.
     pub(crate) fn change_bitmap(
         &mut self,
         number: u32,
+        group: &Group,
         which: Bitmap,
-        from: u32,
-        len: u32,
+        (from, len): (u32, u32),
         value: bool,
     ) -> Result<()> {
-        self.bitmap(number, which)?;
-        let block = self.group(number)?.bitmap(which);
         let end = from.checked_add(len).ok_or(Errno::EUCLEAN)?;
-        self.store.edit_bitmap(block, |bytes| {
-            for bit in from..end {
-                if is_set(bytes, bit) == value {
-                    return Err(Errno::EUCLEAN);
+        let first = from as usize / 8;
+        let part = (first, (end as usize).div_ceil(8) - first);
+        let (from, end) = (from - first as u32 * 8, end - first as u32 * 8);
+        self.store
+            .edit_bitmap(group.bitmap(which), part, seal(number, which), |bytes| {
+                for bit in from..end {
+                    if is_set(bytes, bit) == value {
+                        return Err(Errno::EUCLEAN);
+                    }
                 }
-            }
-            set_bits(bytes, u64::from(from), u64::from(end), value)
-        })?;
-        self.seal_bitmap(number, which)
+                set_bits(bytes, u64::from(from), u64::from(end), value)
+            })
     }
 
     /// Stores the counts of free blocks and inodes in the superblock, as a part of a handle.
     pub(crate) fn put_counts(&mut self) -> Result<()> {
         use crate::superblock::{SIZE, field, seal};
+
         let (block, at) = self.sb.place();
         let (counts, now) = (self.store.counts, self.now());
-        self.store.edit(block, |bytes| {
-            let raw = crate::bytes::part_mut(bytes, at, SIZE)?;
+        self.store.edit_part(block, (at, SIZE), None, |raw| {
             put_u32(raw, field::FREE_BLOCKS_LOW, low(counts.free_blocks))?;
             put_u32(raw, field::FREE_BLOCKS_HIGH, high(counts.free_blocks))?;
             put_u32(raw, field::FREE_INODES, counts.free_inodes)?;

@@ -9,7 +9,7 @@ use abi::errno::Errno;
 use arrayvec::ArrayVec;
 
 use crate::bytes::{part, part_mut, put_u16, put_u32, u8_at, u16_at, u32_at};
-use crate::directory::{Found, Kind, entries, entry, needed, put_entry, room};
+use crate::directory::{Kind, Place, entries, entry, needed, put_entry, room};
 use crate::hash::{Hasher, NameHash};
 use crate::inode::{INDEX, Inode};
 use crate::mount::Ext4;
@@ -149,39 +149,39 @@ impl Ext4 {
     }
 
     /// Finds a name.
-    pub(crate) fn find_indexed(&mut self, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
+    pub(crate) fn find_indexed(&mut self, dir: &Inode, name: &[u8]) -> Result<Place> {
         let mut path = self.index_path(dir, |hasher| hasher.hash(name).major)?;
         let hash = path.hasher.hash(name).major;
         loop {
-            let found = self.find_in_block(dir, path.leaf()?, Kind::Leaf, name)?;
-            if found.is_some() {
-                return Ok(found);
+            let place = self.find_in_block(dir, path.leaf()?, Kind::Leaf, name)?;
+            if let Place::Taken(_) = place {
+                return Ok(place);
             }
             // Names with this hash go on in the next leaf, if that says so.
             match self.next_leaf(dir, &mut path)? {
                 Some(next) if next == hash | 1 => {}
-                _ => return Ok(None),
+                _ => return Ok(Place::Unknown),
             }
         }
     }
 
-    /// Adds a name that is not there.
+    /// Adds a name that is not there. Whether other entries have moved.
     pub(crate) fn add_indexed(
         &mut self,
         dir: &mut Inode,
         name: &[u8],
         ino: u32,
         kind: u8,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let end = self.entries_end();
         // Each turn but the last splits a node or a leaf on the way.
-        for _ in 0..2 * self.max_levels() + 4 {
+        for turn in 0..2 * self.max_levels() + 4 {
             let path = self.index_path(dir, |hasher| hasher.hash(name).major)?;
             let (block, bytes) = self.directory_block(dir, path.leaf()?, Kind::Leaf)?;
             if let Some(room) = room(&bytes, end, name)? {
-                return self.edit_directory(dir, block, Kind::Leaf, |bytes| {
-                    room.put(bytes, ino, kind, name)
-                });
+                drop(bytes);
+                self.put_in(dir, block, room, (ino, kind, name))?;
+                return Ok(turn > 0);
             }
             let last = path.steps.last().ok_or(Errno::EUCLEAN)?;
             if last.count()? < last.limit()? {

@@ -3,7 +3,7 @@
 use abi::errno::Errno;
 
 use crate::Result;
-use crate::group::{Bitmap, is_set};
+use crate::group::{Bitmap, Group};
 use crate::mount::Ext4;
 
 impl Ext4 {
@@ -17,38 +17,33 @@ impl Ext4 {
         };
         for turn in 0..self.sb.groups {
             let number = (first + turn) % self.sb.groups;
-            if self.group(number)?.free_inodes == 0 {
+            let mut group = self.group(number)?;
+            if group.free_inodes == 0 {
                 continue;
             }
-            if let Some(index) = self.free_inode_in(number)? {
-                return self.take_inode(number, index, is_directory);
+            if let Some(index) = self.free_inode_in(number, &mut group)? {
+                return self.take_inode((number, group), index, is_directory);
             }
         }
         Err(Errno::ENOSPC)
     }
 
-    fn free_inode_in(&mut self, number: u32) -> Result<Option<u32>> {
-        let bytes = self.bitmap(number, Bitmap::Inodes)?;
-        let mut index = 0;
-        while index < self.sb.inodes_per_group {
-            if index.is_multiple_of(8) && bytes.get(index as usize / 8) == Some(&0xFF) {
-                index += 8;
-            } else if is_set(&bytes, index) {
-                index += 1;
-            } else {
-                return Ok(Some(index));
-            }
-        }
-        Ok(None)
+    fn free_inode_in(&mut self, number: u32, group: &mut Group) -> Result<Option<u32>> {
+        let bytes = self.bitmap(number, group, Bitmap::Inodes)?;
+        Ok(first_clear(&bytes, self.sb.inodes_per_group))
     }
 
-    fn take_inode(&mut self, number: u32, index: u32, is_directory: bool) -> Result<u32> {
+    fn take_inode(
+        &mut self,
+        (number, mut group): (u32, Group),
+        index: u32,
+        is_directory: bool,
+    ) -> Result<u32> {
         let ino = number * self.sb.inodes_per_group + index + 1;
         if ino < self.sb.first_inode {
             return Err(Errno::EUCLEAN);
         }
-        self.change_bitmap(number, Bitmap::Inodes, index, 1, true)?;
-        let mut group = self.group(number)?;
+        self.change_bitmap(number, &group, Bitmap::Inodes, (index, 1), true)?;
         group.free_inodes = group.free_inodes.checked_sub(1).ok_or(Errno::EUCLEAN)?;
         group.unused_inodes = group
             .unused_inodes
@@ -65,8 +60,9 @@ impl Ext4 {
         let index = ino.checked_sub(1).ok_or(Errno::EUCLEAN)?;
         let number = index / self.sb.inodes_per_group;
         let within = index % self.sb.inodes_per_group;
-        self.change_bitmap(number, Bitmap::Inodes, within, 1, false)?;
         let mut group = self.group(number)?;
+        self.bitmap(number, &mut group, Bitmap::Inodes)?;
+        self.change_bitmap(number, &group, Bitmap::Inodes, (within, 1), false)?;
         group.free_inodes += 1;
         let directories = group.directories.checked_sub(u32::from(is_directory));
         group.directories = directories.ok_or(Errno::EUCLEAN)?;
@@ -102,5 +98,26 @@ impl Ext4 {
             }
         }
         Ok(best.map_or(home, |(number, _)| number))
+    }
+}
+
+/// The first bit that is not set, of so many.
+fn first_clear(bytes: &[u8], count: u32) -> Option<u32> {
+    let byte = bytes.iter().position(|byte| *byte != 0xFF)?;
+    let bit = byte as u32 * 8 + bytes.get(byte)?.trailing_ones();
+    (bit < count).then_some(bit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_clear;
+
+    #[test]
+    fn the_first_bit_that_is_not_set() {
+        assert_eq!(first_clear(&[0xFF, 0b1110_1111, 0], 24), Some(12));
+        assert_eq!(first_clear(&[0, 0], 16), Some(0));
+        assert_eq!(first_clear(&[0xFF, 0b0000_1111], 12), None);
+        assert_eq!(first_clear(&[0xFF, 0b0000_0111], 12), Some(11));
+        assert_eq!(first_clear(&[0xFF; 2], 16), None);
     }
 }

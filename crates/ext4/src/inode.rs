@@ -1,13 +1,12 @@
 //! Inodes as they are on disk.
 
-use alloc::vec::Vec;
-
 use abi::errno::Errno;
 use crc32c::crc32c;
 
 use crate::Result;
 use crate::bytes::{joined, part, part_mut, put_u16, put_u32, u16_at, u32_at};
 use crate::mount::Ext4;
+use crate::store::Seal;
 use crate::superblock::{RoCompat, Superblock};
 use crate::time::Timestamp;
 
@@ -17,18 +16,21 @@ pub const INDEX: u32 = 0x1000;
 const HUGE_FILE: u32 = 0x4_0000;
 /// The contents are found by extents.
 pub const EXTENTS: u32 = 0x8_0000;
-/// Only changed by who takes this away: immutable, append only.
-pub const IMMUTABLE: u32 = 0x10;
 const INLINE_DATA: u32 = 0x1000_0000;
 const ENCRYPT: u32 = 0x800;
 const EA_INODE: u32 = 0x20_0000;
-/// Flags that a new file gets from its directory.
-const INHERITED: u32 = 0x10 | 0x20 | 0x40 | 0x80 | 0x8 | 0x4 | 0x1_0000;
+/// Flags that a new file gets from its directory: not those by which that is immutable, or grows
+/// only.
+const INHERITED: u32 = 0x40 | 0x80 | 0x8 | 0x4 | 0x1_0000;
 
 const CHECKSUM_LOW: usize = 0x7C;
 const CHECKSUM_HIGH: usize = 0x82;
 /// First byte behind the part that all inodes have.
 pub const OLD_SIZE: usize = 128;
+/// Bytes of an inode that is larger, with all fields that are known.
+const COMMON_SIZE: usize = 160;
+/// Begins extended attributes behind the fields.
+pub const XATTR_MAGIC: u32 = 0xEA02_0000;
 
 /// Kinds of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,6 +118,8 @@ pub struct Inode {
     pub root: [u8; 60],
     /// Bytes of fields behind the old 128.
     pub extra: u16,
+    /// Whether it had extended attributes when it was read.
+    pub has_attributes: bool,
 }
 
 /// Everything that `stat(2)` and `statx(2)` show.
@@ -151,6 +155,8 @@ pub struct Stat {
     pub flags: u32,
     /// Tells a file from others that had its number before.
     pub generation: u32,
+    /// Whether it has extended attributes.
+    pub has_attributes: bool,
 }
 
 impl Inode {
@@ -175,11 +181,12 @@ impl Inode {
             deleted: 0,
             links: 1,
             sectors: 0,
-            flags: parent_flags & mask & !IMMUTABLE,
+            flags: parent_flags & mask,
             generation: 0,
             xattr_block: 0,
             root: [0; 60],
             extra,
+            has_attributes: false,
         }
     }
 
@@ -189,6 +196,22 @@ impl Inode {
         if usize::from(extra) > raw.len() - OLD_SIZE || !extra.is_multiple_of(4) {
             return Err(Errno::EUCLEAN);
         }
+        let attributes = OLD_SIZE + usize::from(extra);
+        let has_own = u32_at(raw, attributes) == Ok(XATTR_MAGIC);
+        // Two lengths that are known take no checks of offsets.
+        let mut inode = match raw.first_chunk::<COMMON_SIZE>() {
+            Some(raw) => Self::decode_sized(raw, extra, sb)?,
+            None => {
+                Self::decode_sized(raw.first_chunk::<OLD_SIZE>().ok_or(Errno::EUCLEAN)?, 0, sb)?
+            }
+        };
+        inode.ino = ino;
+        inode.has_attributes = has_own || inode.xattr_block != 0;
+        Ok(inode)
+    }
+
+    #[inline]
+    fn decode_sized(raw: &[u8], extra: u16, sb: &Superblock) -> Result<Self> {
         let has = |end: usize| OLD_SIZE + usize::from(extra) >= end;
         let time = |at, extra_at: usize| {
             let more = if has(extra_at + 4) {
@@ -214,7 +237,8 @@ impl Inode {
         );
         let size_high = if is_large { u32_at(raw, 0x6C)? } else { 0 };
         Ok(Self {
-            ino,
+            ino: 0,
+            has_attributes: false,
             mode,
             uid: u32::from(u16_at(raw, 0x2)?) | u32::from(u16_at(raw, 0x78)?) << 16,
             gid: u32::from(u16_at(raw, 0x18)?) | u32::from(u16_at(raw, 0x7A)?) << 16,
@@ -239,10 +263,20 @@ impl Inode {
     }
 
     fn encode(&self, raw: &mut [u8], sb: &Superblock) -> Result<()> {
-        let has_extra = raw.len() > OLD_SIZE;
-        if has_extra {
+        if raw.len() > OLD_SIZE {
             put_u16(raw, 0x80, self.extra)?;
         }
+        match raw.first_chunk_mut::<COMMON_SIZE>() {
+            Some(raw) => self.encode_sized(raw, sb),
+            None => {
+                let raw = raw.first_chunk_mut::<OLD_SIZE>();
+                self.encode_sized(raw.ok_or(Errno::EUCLEAN)?, sb)
+            }
+        }
+    }
+
+    #[inline]
+    fn encode_sized(&self, raw: &mut [u8], sb: &Superblock) -> Result<()> {
         let has = |end: usize| OLD_SIZE + usize::from(self.extra) >= end;
         put_u16(raw, 0x0, self.mode)?;
         put_u16(raw, 0x2, self.uid as u16)?;
@@ -347,9 +381,14 @@ impl Inode {
 
     /// Start value of the checksums of all that belongs to this inode.
     pub fn checksum_seed(&self, sb: &Superblock) -> u32 {
-        let sum = crc32c(sb.checksum_seed, &self.ino.to_le_bytes());
-        crc32c(sum, &self.generation.to_le_bytes())
+        checksum_seed(sb, self.ino, self.generation)
     }
+}
+
+/// Start value of the checksums of all that belongs to an inode.
+pub fn checksum_seed(sb: &Superblock, ino: u32, generation: u32) -> u32 {
+    let sum = crc32c(sb.checksum_seed, &ino.to_le_bytes());
+    crc32c(sum, &generation.to_le_bytes())
 }
 
 /// Checksum of an inode, and whether the inode has room for the upper half.
@@ -389,12 +428,13 @@ fn seal(raw: &mut [u8], ino: u32, sb: &Superblock) -> Result<()> {
 
 impl Ext4 {
     /// Block of the inode table with an inode, the offset there, and the number of its slot.
-    fn inode_place(&mut self, ino: u32) -> Result<(u64, usize, u32)> {
+    fn inode_place(&self, ino: u32) -> Result<(u64, usize, u32)> {
         let index = ino.checked_sub(1).ok_or(Errno::EUCLEAN)?;
         if ino > self.sb.inodes_count {
             return Err(Errno::EUCLEAN);
         }
-        let table = self.group(index / self.sb.inodes_per_group)?.inode_table;
+        let group = (index / self.sb.inodes_per_group) as usize;
+        let table = self.inode_tables.get(group).ok_or(Errno::EUCLEAN)?;
         let within = index % self.sb.inodes_per_group;
         let per_block = self.sb.inodes_per_block();
         let slot = within % per_block;
@@ -402,30 +442,34 @@ impl Ext4 {
         Ok((table + u64::from(within / per_block), at, slot))
     }
 
-    /// The bytes of an inode, whose checksum is right.
-    pub(crate) fn inode_bytes(&mut self, ino: u32) -> Result<Vec<u8>> {
+    /// Has `look` at the bytes of an inode, whose checksum is right.
+    pub(crate) fn look_at_inode<R>(
+        &mut self,
+        ino: u32,
+        look: impl FnOnce(&[u8], &Superblock) -> Result<R>,
+    ) -> Result<R> {
         let (block, at, slot) = self.inode_place(ino)?;
-        let bytes = self.store.read(block)?;
-        let raw = part(&bytes, at, self.sb.inode_size as usize)?;
-        if self.sb.has_checksums() && !self.store.is_verified(block, slot) {
-            let (sum, has_high) = checksum(raw, ino, &self.sb)?;
-            let high = if has_high {
-                u16_at(raw, CHECKSUM_HIGH)?
-            } else {
-                0
-            };
-            if u32::from(u16_at(raw, CHECKSUM_LOW)?) | u32::from(high) << 16 != sum {
-                return Err(Errno::EUCLEAN);
+        let (sb, size) = (&self.sb, self.sb.inode_size as usize);
+        self.store.look_verified(block, slot, |bytes, is_verified| {
+            let raw = part(bytes, at, size)?;
+            if sb.has_checksums() && !is_verified {
+                let (sum, has_high) = checksum(raw, ino, sb)?;
+                let high = if has_high {
+                    u16_at(raw, CHECKSUM_HIGH)?
+                } else {
+                    0
+                };
+                if u32::from(u16_at(raw, CHECKSUM_LOW)?) | u32::from(high) << 16 != sum {
+                    return Err(Errno::EUCLEAN);
+                }
             }
-            self.store.set_verified(block, slot);
-        }
-        fallible::copy_of(raw)
+            look(raw, sb)
+        })
     }
 
     /// An inode, in use or not.
     pub(crate) fn any_inode(&mut self, ino: u32) -> Result<Inode> {
-        let raw = self.inode_bytes(ino)?;
-        Inode::decode(&raw, ino, &self.sb)
+        self.look_at_inode(ino, |raw, sb| Inode::decode(raw, ino, sb))
     }
 
     /// An inode of a file that there is.
@@ -466,14 +510,23 @@ impl Ext4 {
     ) -> Result<R> {
         let (block, at, slot) = self.inode_place(ino)?;
         let (sb, size) = (&self.sb, self.sb.inode_size as usize);
-        let done = self.store.edit(block, |bytes| {
-            let raw = part_mut(bytes, at, size)?;
-            let done = change(raw, sb)?;
-            seal(raw, ino, sb)?;
-            Ok(done)
-        })?;
-        self.store.set_verified(block, slot);
-        Ok(done)
+        let unsealed = (Seal::Inodes(ino - slot), slot);
+        self.store
+            .edit_part(block, (at, size), Some(unsealed), |raw| change(raw, sb))
+    }
+
+    /// Sets the checksums of inodes in a block of the transaction: `first` is the number of the
+    /// block's first one, `slots` has a bit for each.
+    pub(crate) fn seal_inodes(&mut self, block: u64, first: u32, slots: u64) -> Result<()> {
+        let (sb, size) = (&self.sb, self.sb.inode_size as usize);
+        self.store.seal(block, |bytes| {
+            for (slot, raw) in (0..u64::BITS).zip(bytes.chunks_exact_mut(size)) {
+                if slots & 1 << slot != 0 {
+                    seal(raw, first + slot, sb)?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Everything that `stat(2)` shows of a file.
@@ -503,6 +556,7 @@ impl Ext4 {
             device,
             flags: inode.flags,
             generation: inode.generation,
+            has_attributes: inode.has_attributes,
         })
     }
 }

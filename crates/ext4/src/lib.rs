@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `device` | what it needs of a disk |
 //! | `superblock`, `group`, `zone` | sizes and features; descriptors and bitmaps; blocks that are no file's |
-//! | `store`, `gather` | blocks of metadata in memory, handles, transactions |
+//! | `store`, `handle`, `gather` | blocks of metadata in memory, handles, transactions |
 //! | `journal`, `recovery` | the log; its replay |
 //! | `mount` | beginning and end, commit |
 //! | `inode`, `time` | inodes as they are on disk |
@@ -45,6 +45,7 @@ mod extent_tree;
 mod file;
 mod gather;
 mod group;
+mod handle;
 mod hash;
 mod htree;
 mod ialloc;
@@ -71,7 +72,7 @@ pub use file::{Attributes, Mapping};
 pub use inode::{FileType, Stat};
 pub use listing::Entry;
 pub use mount::{Ext4, Options, StatFs};
-pub use namei::{NewFile, NewKind, RenameMode};
+pub use namei::{NewFile, NewKind, RenameMode, Renamed, Unlinked};
 pub use recovery::Recovery;
 pub use superblock::MountError;
 pub use time::Timestamp;

@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::inode::Inode;
 use crate::journal::{Journal, Piece};
 use crate::recovery::{Recovery, recover};
-use crate::store::Store;
+use crate::store::{Seal, Store};
 use crate::superblock::{
     Compat, Incompat, MountError, OFFSET, SIZE, STATE_ERROR, STATE_VALID, Superblock, field, seal,
 };
@@ -74,6 +74,8 @@ pub struct Ext4 {
     pub(crate) sb: Superblock,
     pub(crate) store: Store,
     pub(crate) zones: Zones,
+    /// First block of each group's inodes, as it was checked when this was mounted.
+    pub(crate) inode_tables: Vec<u64>,
     pub(crate) options: Options,
     pub(crate) last_orphan: u32,
     /// Blocks that allocations leave free.
@@ -149,6 +151,7 @@ impl Ext4 {
             sb,
             store,
             zones: Zones::default(),
+            inode_tables: Vec::new(),
             options,
             recovery: None,
         };
@@ -345,9 +348,10 @@ impl Ext4 {
     }
 
     fn make_room(&mut self, credits: usize) -> Result<()> {
-        if self.store.is_full(credits) {
-            self.commit()?;
+        if !self.store.is_full(credits) {
+            return Ok(());
         }
+        self.commit()?;
         if self.store.is_full(credits) {
             self.store.checkpoint()?;
         }
@@ -370,7 +374,7 @@ impl Ext4 {
         if !self.store.is_clean() {
             // Room for it is kept by all handles.
             self.store.begin(1)?;
-            let done = self.put_counts().and_then(|()| self.store.end());
+            let done = self.seal_changes().and_then(|()| self.store.end());
             if let Err(error) = done {
                 self.store.roll_back();
                 self.store.is_read_only = true;
@@ -381,6 +385,26 @@ impl Ext4 {
         self.store.commit(now)?;
         if self.store.has_many_logged() {
             self.store.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Brings all checksums of the transaction up to date. It adds the superblock at most.
+    fn seal_changes(&mut self) -> Result<()> {
+        self.put_counts()?;
+        let mut from = 0;
+        while let Some((block, seal, slots)) = self.store.next_unsealed(from) {
+            match seal {
+                Seal::None => return Err(Errno::EIO),
+                Seal::Directory {
+                    kind,
+                    ino,
+                    generation,
+                } => self.seal_directory(block, kind, (ino, generation))?,
+                Seal::Bitmap { group, which } => self.seal_bitmap(group, which)?,
+                Seal::Inodes(first) => self.seal_inodes(block, first, slots)?,
+            }
+            from = block + 1;
         }
         Ok(())
     }

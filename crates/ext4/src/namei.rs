@@ -4,7 +4,7 @@
 
 use abi::errno::Errno;
 
-use crate::directory::Found;
+use crate::directory::{Found, Place};
 use crate::extent_tree::make_root;
 use crate::inode::{EXTENTS, FileType, Inode, OLD_SIZE};
 use crate::mount::Ext4;
@@ -74,6 +74,32 @@ pub enum RenameMode {
     Exchange,
 }
 
+/// A file that a name was taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unlinked {
+    /// Its number.
+    pub ino: u32,
+    /// Whether it has no name any more.
+    pub is_gone: bool,
+}
+
+/// Outcome of a rename.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// Number of the file that has the new name.
+    pub moved: u32,
+    /// The file that had the new name before, if there was one.
+    pub other: Option<Unlinked>,
+}
+
+impl Renamed {
+    /// Number of a file that has no name any more.
+    #[must_use]
+    pub fn gone(&self) -> Option<u32> {
+        self.other.filter(|other| other.is_gone).map(|it| it.ino)
+    }
+}
+
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {
         Err(Errno::ENAMETOOLONG)
@@ -118,21 +144,26 @@ impl Ext4 {
         check_name(name)?;
         self.transact(NAME_CREDITS, |fs| {
             let mut parent = fs.inode(dir)?;
-            if fs.find_entry(&parent, name)?.is_some() {
-                return Err(Errno::EEXIST);
-            }
-            if parent.links == 0 {
-                return Err(Errno::ENOENT);
-            }
+            let place = fs.place_for_new(&parent, name)?;
             let kind = new.kind.file_type();
             let inode = fs.make_inode(&parent, new)?;
-            fs.add_entry(&mut parent, name, inode.ino, kind)?;
+            fs.add_entry(&mut parent, (name, place), inode.ino, kind)?;
             if kind == FileType::Directory {
                 fs.add_link(&mut parent)?;
             }
             fs.touch_directory(&mut parent)?;
             Ok(inode.ino)
         })
+    }
+
+    /// Where a name is added that must not be there.
+    fn place_for_new(&mut self, parent: &Inode, name: &[u8]) -> Result<Place> {
+        let place = self.find_place(parent, name)?;
+        match place {
+            Place::Taken(_) => Err(Errno::EEXIST),
+            _ if parent.links == 0 => Err(Errno::ENOENT),
+            _ => Ok(place),
+        }
     }
 
     /// Makes a regular file without a name (`O_TMPFILE`), which goes when it is released.
@@ -176,8 +207,6 @@ impl Ext4 {
         if has_contents {
             self.use_extents(&mut inode)?;
         }
-        // It has to be there before its contents: checksums of these depend on it.
-        self.put_new_inode(&inode)?;
         match new.kind {
             NewKind::Directory => {
                 inode.links = 2;
@@ -189,7 +218,7 @@ impl Ext4 {
             }
             NewKind::Regular | NewKind::Fifo | NewKind::Socket => {}
         }
-        self.put_inode(&inode)?;
+        self.put_new_inode(&inode)?;
         Ok(inode)
     }
 
@@ -222,7 +251,7 @@ impl Ext4 {
         let goal = self.goal_of(inode)?;
         let block = self.allocate_one(goal)?;
         self.store.fresh(block)?;
-        self.store.edit(block, |bytes| {
+        self.store.edit(block, None, |bytes| {
             crate::bytes::part_mut(bytes, 0, target.len())?.copy_from_slice(target);
             Ok(())
         })?;
@@ -290,29 +319,24 @@ impl Ext4 {
                 return Err(Errno::EPERM);
             }
             let mut parent = fs.inode(dir)?;
-            if fs.find_entry(&parent, name)?.is_some() {
-                return Err(Errno::EEXIST);
-            }
-            if parent.links == 0 {
-                return Err(Errno::ENOENT);
-            }
+            let place = fs.place_for_new(&parent, name)?;
             if inode.links == 0 {
                 fs.remove_orphan(&mut inode)?;
             }
             fs.add_link(&mut inode)?;
             inode.changed = fs.now();
             fs.put_inode(&inode)?;
-            fs.add_entry(&mut parent, name, ino, kind)?;
+            fs.add_entry(&mut parent, (name, place), ino, kind)?;
             fs.touch_directory(&mut parent)
         })
     }
 
-    /// Takes a name away from a file that is no directory. The file's number, if it has no name
-    /// any more: it is there until [`Ext4::release`].
+    /// Takes a name away from a file that is no directory. If it has none any more, it is there
+    /// until [`Ext4::release`].
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EROFS`, `EUCLEAN`.
-    pub fn unlink(&mut self, dir: u32, name: &[u8]) -> Result<Option<u32>> {
+    pub fn unlink(&mut self, dir: u32, name: &[u8]) -> Result<Unlinked> {
         check_name(name)?;
         self.transact(NAME_CREDITS, |fs| {
             let mut parent = fs.inode(dir)?;
@@ -323,20 +347,24 @@ impl Ext4 {
             }
             fs.remove_entry_at(&parent, found)?;
             fs.touch_directory(&mut parent)?;
-            fs.drop_link(&mut inode)
+            let is_gone = fs.drop_link(&mut inode)?;
+            Ok(Unlinked {
+                ino: found.ino,
+                is_gone,
+            })
         })
     }
 
-    /// One name fewer.
-    fn drop_link(&mut self, inode: &mut Inode) -> Result<Option<u32>> {
+    /// One name fewer. Whether that was the last one.
+    fn drop_link(&mut self, inode: &mut Inode) -> Result<bool> {
         inode.links = inode.links.checked_sub(1).ok_or(Errno::EUCLEAN)?;
         inode.changed = self.now();
         if inode.links > 0 {
             self.put_inode(inode)?;
-            return Ok(None);
+            return Ok(false);
         }
         self.add_orphan(inode)?;
-        Ok(Some(inode.ino))
+        Ok(true)
     }
 
     /// Removes an empty directory: it is there until [`Ext4::release`].
@@ -378,7 +406,8 @@ impl Ext4 {
         self.add_orphan(inode)
     }
 
-    /// Renames a file, in one step. The number of a file that has no name any more after it.
+    /// Renames a file, in one step. A file that has no name any more after it is there until
+    /// [`Ext4::release`].
     ///
     /// A whiteout, the character device 0:0, stays under the old name if one is given.
     ///
@@ -390,7 +419,7 @@ impl Ext4 {
         (to_dir, to_name): (u32, &[u8]),
         mode: RenameMode,
         whiteout: Option<&NewFile<'_>>,
-    ) -> Result<Option<u32>> {
+    ) -> Result<Renamed> {
         check_name(name)?;
         check_name(to_name)?;
         if mode == RenameMode::Exchange && whiteout.is_some() {
@@ -398,38 +427,59 @@ impl Ext4 {
         }
         self.transact(2 * NAME_CREDITS, |fs| {
             let parent = fs.inode(dir)?;
-            let target = fs.inode(to_dir)?;
+            let mut target = if to_dir == dir {
+                parent.clone()
+            } else {
+                fs.inode(to_dir)?
+            };
             let from = fs.find_entry(&parent, name)?.ok_or(Errno::ENOENT)?;
-            let inode = fs.check_entry(from)?;
-            let old = fs.find_entry(&target, to_name)?;
+            let mut inode = fs.check_entry(from)?;
+            if from.ino == dir || from.ino == to_dir {
+                return Err(Errno::EUCLEAN);
+            }
+            let place = fs.find_place(&target, to_name)?;
+            let old = match place {
+                Place::Taken(old) => Some(old),
+                Place::Room(..) | Place::Unknown => None,
+            };
             if target.links == 0 {
                 return Err(Errno::ENOENT);
             }
+            let renamed = |is_gone| Renamed {
+                moved: from.ino,
+                other: old.map(|old| Unlinked {
+                    ino: old.ino,
+                    is_gone,
+                }),
+            };
             match (mode, old) {
                 (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST),
                 (RenameMode::Exchange, None) => return Err(Errno::ENOENT),
                 (RenameMode::Exchange, Some(old)) => {
                     fs.exchange((&parent, from), (&target, old))?;
-                    return Ok(None);
+                    return Ok(renamed(false));
                 }
-                (_, Some(old)) if old.ino == from.ino => return Ok(None),
+                (_, Some(old)) if old.ino == from.ino => return Ok(renamed(false)),
                 _ => {}
             }
-            let gone = match old {
-                Some(old) => fs.replace(&target, old, &inode)?,
-                None => {
-                    let mut target = target;
-                    fs.add_entry(&mut target, to_name, inode.ino, inode.kind()?)?;
-                    fs.touch_directory(&mut target)?;
-                    None
+            let (mut from_now, mut is_gone) = (Some(from), false);
+            if let Some(old) = old {
+                is_gone = fs.replace(&mut target, old, &inode)?;
+            } else {
+                let new = (to_name, place);
+                if fs.add_entry(&mut target, new, inode.ino, inode.kind()?)? {
+                    from_now = None;
                 }
-            };
-            fs.leave(dir, name, whiteout)?;
+                fs.touch_directory(&mut target)?;
+            }
+            let parent = if to_dir == dir { target } else { parent };
+            fs.leave(parent, (name, from_now), whiteout)?;
             if inode.kind()? == FileType::Directory && dir != to_dir {
                 fs.move_parent(&inode, dir, to_dir)?;
             }
-            fs.touch_changed(from.ino)?;
-            Ok(gone)
+            inode.changed = fs.now();
+            fs.put_inode(&inode)?;
+            Ok(renamed(is_gone))
         })
     }
 
@@ -439,8 +489,9 @@ impl Ext4 {
         self.put_inode(&inode)
     }
 
-    /// Makes the entry of a file that is replaced lead to another.
-    fn replace(&mut self, target: &Inode, old: Found, inode: &Inode) -> Result<Option<u32>> {
+    /// Makes the entry of a file that is replaced lead to another. Whether that one has no name any
+    /// more.
+    fn replace(&mut self, target: &mut Inode, old: Found, inode: &Inode) -> Result<bool> {
         let mut victim = self.check_entry(old)?;
         let (is_directory, kind) = (inode.kind()? == FileType::Directory, inode.kind()?);
         match (is_directory, victim.kind()? == FileType::Directory) {
@@ -450,24 +501,30 @@ impl Ext4 {
             (false, false) => {}
         }
         self.redirect(target, old, inode.ino, kind)?;
-        let mut target = self.inode(target.ino)?;
         if is_directory {
-            Self::drop_directory_link(&mut target)?;
+            Self::drop_directory_link(target)?;
         }
-        self.touch_directory(&mut target)?;
+        self.touch_directory(target)?;
         if is_directory {
             self.end_directory(&mut victim)?;
-            Ok(Some(victim.ino))
+            Ok(true)
         } else {
             self.drop_link(&mut victim)
         }
     }
 
-    /// Takes the old name away, or leaves a whiteout there.
-    fn leave(&mut self, dir: u32, name: &[u8], whiteout: Option<&NewFile<'_>>) -> Result<()> {
-        let mut parent = self.inode(dir)?;
-        // What was added to this directory may have moved it.
-        let found = self.find_entry(&parent, name)?.ok_or(Errno::EUCLEAN)?;
+    /// Takes the old name away, or leaves a whiteout there. Its entry is looked for again where it
+    /// may have moved.
+    fn leave(
+        &mut self,
+        mut parent: Inode,
+        (name, found): (&[u8], Option<Found>),
+        whiteout: Option<&NewFile<'_>>,
+    ) -> Result<()> {
+        let found = match found {
+            Some(found) => found,
+            None => self.find_entry(&parent, name)?.ok_or(Errno::EUCLEAN)?,
+        };
         if let Some(new) = whiteout {
             let made = self.make_inode(&parent, new)?;
             self.redirect(&parent, found, made.ino, made.kind()?)?;

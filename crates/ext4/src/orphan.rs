@@ -4,10 +4,11 @@
 use abi::errno::Errno;
 
 use crate::Result;
-use crate::bytes::{part_mut, put_u32};
+use crate::bytes::put_u32;
+use crate::extent::entries;
 use crate::inode::{FileType, Inode};
 use crate::mount::Ext4;
-use crate::superblock::{SIZE, field, seal};
+use crate::superblock::field;
 
 /// Blocks that the last step of a file's end may change.
 const END_CREDITS: usize = 24;
@@ -15,11 +16,10 @@ const END_CREDITS: usize = 24;
 impl Ext4 {
     fn put_last_orphan(&mut self, ino: u32) -> Result<()> {
         let (block, at) = self.sb.place();
-        self.store.edit(block, |bytes| {
-            let raw = part_mut(bytes, at, SIZE)?;
-            put_u32(raw, field::LAST_ORPHAN, ino)?;
-            seal(raw)
-        })?;
+        // A commit seals the superblock in any case.
+        let part = (at + field::LAST_ORPHAN, 4);
+        self.store
+            .edit_part(block, part, None, |raw| put_u32(raw, 0, ino))?;
         self.last_orphan = ino;
         Ok(())
     }
@@ -71,7 +71,10 @@ impl Ext4 {
         if inode.links > 0 {
             return Ok(());
         }
-        self.remove_contents(ino)?;
+        let is_empty = inode.has_extents() && entries(&inode.root)? == 0;
+        if !is_empty {
+            self.remove_contents(ino)?;
+        }
         self.transact(END_CREDITS, |fs| {
             let mut inode = fs.inode(ino)?;
             fs.drop_xattr_block(&mut inode)?;

@@ -6,44 +6,70 @@ use alloc::vec::Vec;
 
 use abi::errno::Errno;
 
+use crate::bytes::part_mut;
 use crate::device::Device;
+use crate::directory::Kind;
 use crate::gather::Gather;
+use crate::group::Bitmap;
+use crate::handle::{Handle, UndoList};
 use crate::journal::Journal;
 use crate::time::Timestamp;
 use crate::{Block, Result};
 
+/// Structures of a block whose checksums are made before it is written.
+#[derive(Clone, Copy, Debug)]
+pub enum Seal {
+    /// Nothing.
+    None,
+    /// A block of a directory.
+    Directory {
+        kind: Kind,
+        ino: u32,
+        generation: u32,
+    },
+    /// A group's bitmap, whose checksum is in the descriptor.
+    Bitmap { group: u32, which: Bitmap },
+    /// Inodes; this is the first one's number.
+    Inodes(u32),
+}
+
+/// State of a block in memory, beside its contents.
+#[derive(Clone, Copy)]
+pub struct State {
+    /// Changed by the running transaction.
+    pub is_dirty: bool,
+    /// Structures in it whose checksum was found to be right, a bit each.
+    verified: u64,
+    /// Structures in it whose checksum is not up to date, a bit each.
+    unsealed: u64,
+}
+
 /// A block in memory.
 #[derive(Clone)]
-struct Buffer {
-    data: Block,
-    /// Changed by the running transaction.
-    is_dirty: bool,
+pub struct Buffer {
+    pub data: Block,
+    pub state: State,
     /// Committed, and not yet written to its place.
     is_unwritten: bool,
     /// Used since the last look for blocks to give up.
     is_used: bool,
-    /// Structures in it whose checksum was found to be right, a bit each.
-    verified: u64,
+    /// Of its structures that are not sealed.
+    seal: Seal,
+    /// Number of the handle that can put it back as a whole.
+    kept_by: u64,
     /// Contents as of the last commit, of bitmaps that were changed since.
-    committed: Option<Block>,
+    pub committed: Option<Block>,
 }
 
-/// State of a block that a handle puts back if it fails.
-struct Saved {
-    buffer: Option<Buffer>,
-    was_dirty: bool,
-    was_revoked: bool,
-}
-
-/// An operation in progress.
-struct Handle {
-    saved: BTreeMap<u64, Saved>,
-    counts: Counts,
-    /// Blocks that it may still add to the transaction.
-    credits: usize,
-    has_freed: bool,
-    /// A change failed in the middle: it must not end well.
-    is_broken: bool,
+impl Buffer {
+    /// Bytes of the block, to change them. Who looks at it meanwhile keeps what it was.
+    fn bytes_mut(&mut self) -> Result<&mut [u8]> {
+        if Arc::get_mut(&mut self.data).is_none() {
+            self.data = Arc::new(fallible::copy_of(&self.data)?);
+        }
+        let bytes = Arc::get_mut(&mut self.data).ok_or(Errno::EIO)?;
+        Ok(bytes.as_mut_slice())
+    }
 }
 
 /// Free blocks and inodes, the sums over all groups.
@@ -59,12 +85,15 @@ pub struct Store {
     pub block_size: usize,
     /// Clean blocks beyond so many are given up.
     limit: usize,
-    buffers: BTreeMap<u64, Buffer>,
-    /// The running transaction.
-    dirty: BTreeSet<u64>,
-    revoked: BTreeSet<u64>,
-    has_freed: bool,
-    handle: Option<Handle>,
+    pub buffers: BTreeMap<u64, Buffer>,
+    /// The running transaction: the blocks whose state says so.
+    pub dirty: BTreeSet<u64>,
+    pub revoked: BTreeSet<u64>,
+    pub has_freed: bool,
+    pub handle: Option<Handle>,
+    /// Handles that there have been.
+    pub handles: u64,
+    pub undo: UndoList,
     /// Blocks with a copy in the log since the last checkpoint.
     logged: BTreeSet<u64>,
     pub journal: Option<Journal>,
@@ -86,6 +115,8 @@ impl Store {
             revoked: BTreeSet::new(),
             has_freed: false,
             handle: None,
+            handles: 0,
+            undo: UndoList::default(),
             logged: BTreeSet::new(),
             journal: None,
             counts: Counts::default(),
@@ -100,10 +131,61 @@ impl Store {
 
     /// The contents of a block.
     pub fn read(&mut self, block: u64) -> Result<Block> {
+        self.read_verified(block).map(|(bytes, _)| bytes)
+    }
+
+    /// The contents of a block that is one structure, with whether its checksum was found to be
+    /// right since it was read.
+    pub fn read_verified(&mut self, block: u64) -> Result<(Block, bool)> {
         if let Some(buffer) = self.buffers.get_mut(&block) {
             buffer.is_used = true;
-            return Ok(buffer.data.clone());
+            return Ok((buffer.data.clone(), buffer.state.verified & 1 != 0));
         }
+        Ok((self.load(block)?, false))
+    }
+
+    /// Has `look` at the contents of a block.
+    pub fn look<R>(&mut self, block: u64, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
+        let bytes = self.read(block)?;
+        look(&bytes)
+    }
+
+    /// Has `look` at the contents of a block, with whether the checksum of a structure in it was
+    /// found to be right before; if it succeeds, it is.
+    pub fn look_verified<R>(
+        &mut self,
+        block: u64,
+        slot: u32,
+        look: impl FnOnce(&[u8], bool) -> Result<R>,
+    ) -> Result<R> {
+        let mut look = Some(look);
+        if let Some(done) = self.look_in_memory(block, slot, &mut look) {
+            return done;
+        }
+        self.load(block)?;
+        self.look_in_memory(block, slot, &mut look)
+            .ok_or(Errno::EIO)?
+    }
+
+    /// The same of a block in memory; `None` if it is not.
+    fn look_in_memory<R>(
+        &mut self,
+        block: u64,
+        slot: u32,
+        look: &mut Option<impl FnOnce(&[u8], bool) -> Result<R>>,
+    ) -> Option<Result<R>> {
+        let buffer = self.buffers.get_mut(&block)?;
+        buffer.is_used = true;
+        let bit = 1_u64.checked_shl(slot).unwrap_or(0);
+        let done = look.take()?(&buffer.data, buffer.state.verified & bit != 0);
+        if done.is_ok() {
+            buffer.state.verified |= bit;
+        }
+        Some(done)
+    }
+
+    /// Reads a block that is not in memory.
+    fn load(&mut self, block: u64) -> Result<Block> {
         let mut data = fallible::zeroed(self.block_size)?;
         self.device.read(self.offset(block), &mut data)?;
         let data = Arc::new(data);
@@ -117,10 +199,15 @@ impl Store {
         }
         let buffer = Buffer {
             data,
-            is_dirty: false,
+            state: State {
+                is_dirty: false,
+                verified: 0,
+                unsealed: 0,
+            },
             is_unwritten: false,
             is_used: true,
-            verified: 0,
+            seal: Seal::None,
+            kept_by: 0,
             committed: None,
         };
         self.buffers.insert(block, buffer);
@@ -130,12 +217,9 @@ impl Store {
     fn give_up_unused(&mut self) {
         let before = self.buffers.len();
         for keep_used in [true, false] {
-            let handle = &self.handle;
-            self.buffers.retain(|block, buffer| {
-                let in_handle = handle
-                    .as_ref()
-                    .is_some_and(|it| it.saved.contains_key(block));
-                let needed = buffer.is_dirty || buffer.is_unwritten || in_handle;
+            self.buffers.retain(|_, buffer| {
+                // What the handle has changed is dirty, too.
+                let needed = buffer.state.is_dirty || buffer.is_unwritten;
                 let keep = needed || keep_used && buffer.is_used;
                 buffer.is_used = false;
                 keep
@@ -154,7 +238,7 @@ impl Store {
         let mut freed = 0;
         for keep_used in [true, false] {
             self.buffers.retain(|_, buffer| {
-                let is_needed = buffer.is_dirty || buffer.is_unwritten;
+                let is_needed = buffer.state.is_dirty || buffer.is_unwritten;
                 let keep = freed == count || is_needed || keep_used && buffer.is_used;
                 buffer.is_used = false;
                 freed += usize::from(!keep);
@@ -176,19 +260,11 @@ impl Store {
         self.logged.len() > 2 * self.max_transaction
     }
 
-    /// Whether the checksum of a structure in a block was found to be right since it was read.
-    pub fn is_verified(&self, block: u64, slot: u32) -> bool {
-        let bit = 1_u64.checked_shl(slot).unwrap_or(0);
-        self.buffers
-            .get(&block)
-            .is_some_and(|buffer| buffer.verified & bit != 0)
-    }
-
-    /// Notes that it is.
+    /// Notes that the checksum of a structure in a block is right.
     pub fn set_verified(&mut self, block: u64, slot: u32) {
         let bit = 1_u64.checked_shl(slot).unwrap_or(0);
         if let Some(buffer) = self.buffers.get_mut(&block) {
-            buffer.verified |= bit;
+            buffer.state.verified |= bit;
         }
     }
 
@@ -199,89 +275,144 @@ impl Store {
             .and_then(|buffer| buffer.committed.clone())
     }
 
-    /// Keeps what a block is now, for the end of a handle that fails.
-    fn save(&mut self, block: u64) -> Result<()> {
-        let was_dirty = self.dirty.contains(&block);
-        let was_revoked = self.revoked.contains(&block);
-        let handle = self.handle.as_mut().ok_or(Errno::EROFS)?;
-        if handle.saved.contains_key(&block) {
-            return Ok(());
+    /// Changes a part of a block, as a part of the handle. If a structure with a checksum is in it,
+    /// `unsealed` says which: its checksum is made when it is committed.
+    pub fn edit_part<R>(
+        &mut self,
+        block: u64,
+        (at, len): (usize, usize),
+        unsealed: Option<(Seal, u32)>,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<R> {
+        let mut change = Some(change);
+        if let Some(done) = self.edit_in_memory(block, (at, len), unsealed, &mut change) {
+            return done;
         }
-        if !was_dirty {
-            debug_assert!(handle.credits > 0, "an operation has too few credits");
-            handle.credits = handle.credits.checked_sub(1).ok_or(Errno::EIO)?;
-        }
-        let saved = Saved {
-            buffer: self.buffers.get(&block).cloned(),
-            was_dirty,
-            was_revoked,
-        };
-        handle.saved.insert(block, saved);
-        Ok(())
+        self.load(block)?;
+        self.edit_in_memory(block, (at, len), unsealed, &mut change)
+            .ok_or(Errno::EIO)?
     }
 
-    /// Changes a block, as a part of the handle.
+    /// The same of a block in memory; `None` if it is not.
+    fn edit_in_memory<R>(
+        &mut self,
+        block: u64,
+        (at, len): (usize, usize),
+        unsealed: Option<(Seal, u32)>,
+        change: &mut Option<impl FnOnce(&mut [u8]) -> Result<R>>,
+    ) -> Option<Result<R>> {
+        let buffer = self.buffers.get_mut(&block)?;
+        let change = change.take()?;
+        let Some(handle) = &mut self.handle else {
+            return Some(Err(Errno::EROFS));
+        };
+        buffer.is_used = true;
+        let (state, kept_by) = (buffer.state, buffer.kept_by);
+        let part = buffer
+            .bytes_mut()
+            .and_then(|bytes| part_mut(bytes, at, len));
+        let part = match part {
+            Ok(part) => part,
+            Err(error) => return Some(Err(error)),
+        };
+        if kept_by != handle.number
+            && let Err(error) = self.undo.keep_part(block, at, part, state)
+        {
+            return Some(Err(error));
+        }
+        let mut done = change(part);
+        if let Some((seal, slot)) = unsealed {
+            buffer.seal = seal;
+            let bit = 1_u64.checked_shl(slot).unwrap_or(0);
+            buffer.state.unsealed |= bit;
+            buffer.state.verified |= bit;
+        }
+        if !state.is_dirty {
+            buffer.state.is_dirty = true;
+            self.dirty.insert(block);
+            done = handle.take_credit().and(done);
+        }
+        handle.is_broken |= done.is_err();
+        Some(done)
+    }
+
+    /// Changes a block that may be changed everywhere, as a part of the handle.
     pub fn edit<R>(
         &mut self,
         block: u64,
+        unsealed: Option<Seal>,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
-        self.read(block)?;
-        self.save(block)?;
-        let changed = self.change(block, change);
-        if changed.is_err()
-            && let Some(handle) = &mut self.handle
-        {
-            handle.is_broken = true;
+        if !self.buffers.contains_key(&block) {
+            self.load(block)?;
         }
-        changed
-    }
-
-    fn change<R>(&mut self, block: u64, change: impl FnOnce(&mut [u8]) -> Result<R>) -> Result<R> {
+        let handle = self.handle.as_ref().ok_or(Errno::EROFS)?;
         let buffer = self.buffers.get_mut(&block).ok_or(Errno::EIO)?;
-        if Arc::get_mut(&mut buffer.data).is_none() {
-            buffer.data = Arc::new(fallible::copy_of(&buffer.data)?);
+        if buffer.kept_by != handle.number {
+            let was_revoked = self.revoked.contains(&block);
+            self.undo
+                .keep_whole(block, Some(buffer.clone()), was_revoked)?;
+            buffer.kept_by = handle.number;
         }
-        let bytes = Arc::get_mut(&mut buffer.data).ok_or(Errno::EIO)?;
-        let done = change(bytes)?;
-        buffer.is_dirty = true;
-        self.dirty.insert(block);
-        Ok(done)
+        let unsealed = unsealed.map(|seal| (seal, 0));
+        self.edit_part(block, (0, self.block_size), unsealed, change)
     }
 
-    /// Changes a bitmap: what it was at the last commit is kept beside.
+    /// Changes a part of a bitmap: what it was at the last commit is kept beside.
     pub fn edit_bitmap<R>(
         &mut self,
         block: u64,
+        part: (usize, usize),
+        seal: Seal,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
-        self.read(block)?;
-        self.save(block)?;
+        if !self.buffers.contains_key(&block) {
+            self.load(block)?;
+        }
         if let Some(buffer) = self.buffers.get_mut(&block)
             && buffer.committed.is_none()
         {
             buffer.committed = Some(buffer.data.clone());
         }
-        self.edit(block, change)
+        self.edit_part(block, part, Some((seal, 0)), change)
     }
 
     /// A block of zeros as a part of the handle, whatever is on the device.
     pub fn fresh(&mut self, block: u64) -> Result<()> {
-        self.save(block)?;
+        self.remove(block)?;
         let zeros = Arc::new(fallible::zeroed(self.block_size)?);
         self.insert(block, zeros);
         self.revoked.remove(&block);
-        self.change(block, |_| Ok(()))?;
+        let handle = self.handle.as_ref().ok_or(Errno::EROFS)?;
+        if let Some(buffer) = self.buffers.get_mut(&block) {
+            buffer.kept_by = handle.number;
+        }
+        self.edit_part(block, (0, 0), None, |_| Ok(()))?;
         self.set_verified(block, 0);
+        Ok(())
+    }
+
+    /// Takes a block out of memory, and out of the transaction, as a part of the handle.
+    fn remove(&mut self, block: u64) -> Result<()> {
+        let was_revoked = self.revoked.contains(&block);
+        if self.handle.is_none() {
+            return Err(Errno::EROFS);
+        }
+        let buffer = self.buffers.get(&block).cloned();
+        self.undo.keep_whole(block, buffer, was_revoked)?;
+        self.buffers.remove(&block);
+        self.dirty.remove(&block);
         Ok(())
     }
 
     /// A block of metadata is freed: it is not written any more, and older copies in the log do not
     /// count.
     pub fn forget(&mut self, block: u64) -> Result<()> {
-        self.save(block)?;
-        self.buffers.remove(&block);
-        self.dirty.remove(&block);
+        if !self.dirty.contains(&block) {
+            let handle = self.handle.as_mut().ok_or(Errno::EROFS)?;
+            handle.take_credit()?;
+        }
+        self.remove(block)?;
         if self.logged.contains(&block) {
             self.revoked.insert(block);
         }
@@ -315,47 +446,22 @@ impl Store {
         }
     }
 
-    /// Begins a handle. There is room for it.
-    pub fn begin(&mut self, credits: usize) -> Result<()> {
-        if self.is_read_only || self.handle.is_some() {
-            return Err(Errno::EROFS);
-        }
-        self.handle = Some(Handle {
-            saved: BTreeMap::new(),
-            counts: self.counts,
-            credits,
-            has_freed: false,
-            is_broken: false,
-        });
+    /// The next block of the transaction, from a number on, with structures that are not sealed:
+    /// its number, what they are, and which of them.
+    pub fn next_unsealed(&self, from: u64) -> Option<(u64, Seal, u64)> {
+        self.dirty.range(from..).find_map(|&block| {
+            let buffer = self.buffers.get(&block)?;
+            let unsealed = buffer.state.unsealed;
+            (unsealed != 0).then_some((block, buffer.seal, unsealed))
+        })
+    }
+
+    /// Has `seal` bring checksums in a block of the transaction up to date. It is not taken back.
+    pub fn seal(&mut self, block: u64, seal: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
+        let buffer = self.buffers.get_mut(&block).ok_or(Errno::EIO)?;
+        seal(buffer.bytes_mut()?)?;
+        buffer.state.unsealed = 0;
         Ok(())
-    }
-
-    /// Ends the handle: what it changed belongs to the running transaction.
-    pub fn end(&mut self) -> Result<()> {
-        match &self.handle {
-            Some(handle) if !handle.is_broken => {
-                self.has_freed |= handle.has_freed;
-                self.handle = None;
-                Ok(())
-            }
-            _ => Err(Errno::EIO),
-        }
-    }
-
-    /// Ends the handle as if it had never been.
-    pub fn roll_back(&mut self) {
-        let Some(handle) = self.handle.take() else {
-            return;
-        };
-        self.counts = handle.counts;
-        for (block, saved) in handle.saved {
-            match saved.buffer {
-                Some(buffer) => self.buffers.insert(block, buffer),
-                None => self.buffers.remove(&block),
-            };
-            put(&mut self.dirty, block, saved.was_dirty);
-            put(&mut self.revoked, block, saved.was_revoked);
-        }
     }
 
     /// Whether nothing was changed since the last commit.
@@ -397,7 +503,8 @@ impl Store {
     fn mark_committed(&mut self) {
         for &block in &self.dirty {
             if let Some(buffer) = self.buffers.get_mut(&block) {
-                (buffer.is_dirty, buffer.is_unwritten) = (false, true);
+                debug_assert!(buffer.state.unsealed == 0, "block {block} is not sealed");
+                (buffer.state.is_dirty, buffer.is_unwritten) = (false, true);
                 buffer.committed = None;
             }
             if self.journal.is_some() {
@@ -455,13 +562,5 @@ impl Store {
             buffer.data = Arc::new(bytes);
         }
         Ok(())
-    }
-}
-
-fn put(set: &mut BTreeSet<u64>, block: u64, is_in: bool) {
-    if is_in {
-        set.insert(block);
-    } else {
-        set.remove(&block);
     }
 }

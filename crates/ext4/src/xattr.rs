@@ -7,10 +7,9 @@ use crc32c::crc32c;
 
 use crate::Result;
 use crate::bytes::{part, part_mut, put_u16, put_u32, u8_at, u16_at, u32_at};
-use crate::inode::{Inode, OLD_SIZE};
+use crate::inode::{Inode, OLD_SIZE, XATTR_MAGIC as MAGIC};
 use crate::mount::Ext4;
 
-const MAGIC: u32 = 0xEA02_0000;
 /// Bytes of a block's header.
 const HEADER: usize = 32;
 /// Bytes of an entry without its name.
@@ -178,11 +177,11 @@ impl Ext4 {
     /// The block with a file's attributes, checked.
     fn xattr_block(&mut self, block: u64) -> Result<crate::Block> {
         self.check_range(block, 1)?;
-        let bytes = self.store.read(block)?;
+        let (bytes, is_verified) = self.store.read_verified(block)?;
         if u32_at(&bytes, 0)? != MAGIC || u32_at(&bytes, 8)? != 1 {
             return Err(Errno::EUCLEAN);
         }
-        if self.sb.has_checksums() && !self.store.is_verified(block, 0) {
+        if self.sb.has_checksums() && !is_verified {
             if self.xattr_checksum(block, &bytes)? != u32_at(&bytes, CHECKSUM)? {
                 return Err(Errno::EUCLEAN);
             }
@@ -204,11 +203,13 @@ impl Ext4 {
     fn attributes(&mut self, inode: &Inode) -> Result<(Vec<Attribute>, Vec<Attribute>)> {
         let (mut own, mut other) = (Vec::new(), Vec::new());
         if self.has_xattr_room(inode) {
-            let raw = self.inode_bytes(inode.ino)?;
             let start = self.xattr_start(inode);
-            if u32_at(&raw, start)? == MAGIC {
-                parse(&raw, start + 4, start + 4, &mut own)?;
-            }
+            self.look_at_inode(inode.ino, |raw, _| {
+                if u32_at(raw, start)? == MAGIC {
+                    parse(raw, start + 4, start + 4, &mut own)?;
+                }
+                Ok(())
+            })?;
         }
         if inode.xattr_block != 0 {
             let bytes = self.xattr_block(inode.xattr_block)?;
@@ -224,6 +225,9 @@ impl Ext4 {
     pub fn xattr(&mut self, ino: u32, name: &[u8]) -> Result<Vec<u8>> {
         let (prefix, name) = split_name(name)?;
         let inode = self.inode(ino)?;
+        if !inode.has_attributes {
+            return Err(Errno::ENODATA);
+        }
         let (own, other) = self.attributes(&inode)?;
         let found = own.into_iter().chain(other).find(|it| it.is(prefix, name));
         found.map(|attribute| attribute.value).ok_or(Errno::ENODATA)
@@ -361,7 +365,7 @@ impl Ext4 {
         inode.xattr_block = block;
         inode.sectors += u64::from(self.sb.block_size / 512);
         self.store.fresh(block)?;
-        self.store.edit(block, |bytes| {
+        self.store.edit(block, None, |bytes| {
             put_u32(bytes, 0, MAGIC)?;
             put_u32(bytes, 4, 1)?;
             put_u32(bytes, 8, 1)?;
@@ -378,7 +382,7 @@ impl Ext4 {
         let bytes = self.store.read(block)?;
         let sum = self.xattr_checksum(block, &bytes)?;
         self.store
-            .edit(block, |bytes| put_u32(bytes, CHECKSUM, sum))
+            .edit(block, None, |bytes| put_u32(bytes, CHECKSUM, sum))
     }
 
     /// Takes the block with attributes from a file: other files may have it, too.
@@ -399,7 +403,7 @@ impl Ext4 {
             return self.free_blocks(block, 1);
         }
         self.store
-            .edit(block, |bytes| put_u32(bytes, 4, references - 1))?;
+            .edit(block, None, |bytes| put_u32(bytes, 4, references - 1))?;
         self.seal_xattr_block(block)
     }
 }

@@ -90,11 +90,9 @@ fn run(
             }
             5 if !files.is_empty() => {
                 let (dir, name) = files.swap_remove(random.below(files.len() as u64) as usize);
-                let gone = fs
-                    .unlink(dir, &name)
-                    .expect("unlink")
-                    .expect("the last name");
-                fs.release(gone).expect("release");
+                let unlinked = fs.unlink(dir, &name).expect("unlink");
+                assert!(unlinked.is_gone, "the last name");
+                fs.release(unlinked.ino).expect("release");
             }
             6..=7 if !files.is_empty() => {
                 let index = random.below(files.len() as u64) as usize;
@@ -109,7 +107,7 @@ fn run(
                 let (dir, name) = files[0].clone();
                 let from = (from_dir, &from[..]);
                 let gone = fs.rename(from, (dir, &name), RenameMode::Replace, None);
-                fs.release(gone.expect("rename").expect("a file"))
+                fs.release(gone.expect("rename").gone().expect("a file"))
                     .expect("release");
             }
             9 if !files.is_empty() => {

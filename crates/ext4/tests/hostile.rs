@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use abi::errno::Errno;
 use common::{Disk, new};
-use ext4::{Ext4, FileType, MountError, NewKind, ROOT, RenameMode, SetMode};
+use ext4::{Ext4, FileType, MountError, NewKind, ROOT, RenameMode, SetMode, Unlinked};
 use proptest::prelude::*;
 
 /// Kinds of file systems; without checksums it is the structures that are checked.
@@ -134,10 +134,15 @@ fn change(fs: &mut Ext4, all: &[(u32, Vec<u8>, u32)]) {
         let _ = fs.create(*ino, other.as_bytes(), &new(NewKind::Directory));
         let _ = fs.create(*dir, other.as_bytes(), &new(NewKind::Symlink(&[b'z'; 99])));
         let to = (ROOT, &b"renamed"[..]);
-        if let Ok(Some(gone)) = fs.rename((*dir, name), to, RenameMode::Replace, None) {
+        let renamed = fs.rename((*dir, name), to, RenameMode::Replace, None);
+        if let Some(gone) = renamed.ok().and_then(|renamed| renamed.gone()) {
             let _ = fs.release(gone);
         }
-        if let Ok(Some(gone)) = fs.unlink(ROOT, b"renamed") {
+        if let Ok(Unlinked {
+            ino: gone,
+            is_gone: true,
+        }) = fs.unlink(ROOT, b"renamed")
+        {
             let _ = fs.release(gone);
         }
         if let Ok(gone) = fs.rmdir(ROOT, b"renamed") {

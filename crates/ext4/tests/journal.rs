@@ -4,7 +4,7 @@ mod common;
 
 use abi::errno::Errno;
 use common::{Disk, new};
-use ext4::{MountError, NewKind, ROOT};
+use ext4::{MountError, NewKind, ROOT, Unlinked};
 
 /// Layouts of the journal: checksums of both versions and none, with and without high halves of
 /// block numbers.
@@ -115,7 +115,8 @@ fn change(fs: &mut ext4::Ext4, rounds: u32) {
             let name = format!("{old}");
             let dir = fs.lookup(ROOT, name.as_bytes()).expect("a directory");
             for (name, ino, _) in common::names(fs, dir) {
-                assert_eq!(fs.unlink(dir, &name), Ok(Some(ino)));
+                let is_gone = true;
+                assert_eq!(fs.unlink(dir, &name), Ok(Unlinked { ino, is_gone }));
                 fs.release(ino).expect("release");
             }
             fs.rmdir(ROOT, name.as_bytes()).expect("rmdir");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use abi::errno::Errno;
 use common::{Disk, new};
-use ext4::{Ext4, FileType, NewKind, ROOT, RenameMode, Result, SetMode};
+use ext4::{Ext4, FileType, NewKind, ROOT, RenameMode, Renamed, Result, SetMode, Unlinked};
 use proptest::prelude::*;
 
 const KINDS: [&[&str]; 4] = [
@@ -252,9 +252,9 @@ fn apply(fs: &mut Ext4, model: &mut Model, step: &Step) {
                 Ok(ino) if model.is_dir(ino) => assert_eq!(done, Err(Errno::EISDIR)),
                 Ok(ino) => {
                     model.names(dir).remove(&name);
-                    let gone = model.drop_link(dir, ino).then_some(ino);
-                    assert_eq!(done, Ok(gone));
-                    if let Some(ino) = gone {
+                    let is_gone = model.drop_link(dir, ino);
+                    assert_eq!(done, Ok(Unlinked { ino, is_gone }));
+                    if is_gone {
                         fs.release(ino).expect("release");
                     }
                 }
@@ -373,13 +373,17 @@ fn rename(
         ((_, Err(error)), RenameMode::Exchange) => return assert_eq!(done, Err(error)),
         ((Ok(ino), old), _) => (ino, old.ok()),
     };
+    let renamed = |is_gone| Renamed {
+        moved: ino,
+        other: old.map(|ino| Unlinked { ino, is_gone }),
+    };
     if old == Some(ino) {
-        return assert_eq!(done, Ok(None));
+        return assert_eq!(done, Ok(renamed(false)));
     }
     let is_dir = model.is_dir(ino);
     if mode == RenameMode::Exchange {
+        assert_eq!(done, Ok(renamed(false)));
         let old = old.expect("the other");
-        assert_eq!(done, Ok(None));
         model.names(dir).insert(name, old);
         model.names(to_dir).insert(to, ino);
         for (moved, from, into) in [(ino, dir, to_dir), (old, to_dir, dir)] {
@@ -399,7 +403,7 @@ fn rename(
         }
     }
     let gone = old.filter(|old| model.drop_link(to_dir, *old));
-    assert_eq!(done, Ok(gone));
+    assert_eq!(done, Ok(renamed(gone.is_some())));
     if let Some(ino) = gone {
         fs.release(ino).expect("release");
     }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use abi::errno::Errno;
 use common::{Disk, new};
-use ext4::{Attributes, Ext4, FileType, NewKind, Options, ROOT, RenameMode, SetMode, Timestamp};
+use ext4::{
+    Attributes, Ext4, FileType, NewKind, Options, ROOT, RenameMode, Renamed, SetMode, Timestamp,
+    Unlinked,
+};
 
 /// Kinds of file systems, by what `mkfs.ext4` is told.
 const KINDS: [&[&str]; 5] = [
@@ -99,10 +102,10 @@ fn files_of_all_kinds_are_made_and_removed() {
         assert_eq!(fs.unlink(dir, b"file 1"), Err(Errno::EISDIR));
         assert_eq!(fs.rmdir(dir, b"file 0"), Err(Errno::ENOTDIR));
         for index in [0, 3, 7] {
-            let gone = fs
-                .unlink(dir, format!("file {index}").as_bytes())
-                .expect("unlink");
-            fs.release(gone.expect("the last name")).expect("release");
+            let unlinked = fs.unlink(dir, format!("file {index}").as_bytes());
+            let unlinked = unlinked.expect("unlink");
+            assert!(unlinked.is_gone, "the last name");
+            fs.release(unlinked.ino).expect("release");
         }
         let gone = fs.rmdir(dir, b"file 1").expect("rmdir");
         fs.release(gone).expect("release");
@@ -232,7 +235,7 @@ fn directories_of_many_names_are_indexed() {
         }
         assert_eq!(fs.lookup(dir, b"none"), Err(Errno::ENOENT));
         for index in (0..3000).filter(|index| index % 3 != 0) {
-            assert_eq!(fs.unlink(dir, &name(index)), Ok(None));
+            assert!(!fs.unlink(dir, &name(index)).expect("unlink").is_gone);
         }
         let left: Vec<_> = common::names(fs, dir)
             .into_iter()
@@ -241,7 +244,7 @@ fn directories_of_many_names_are_indexed() {
         assert_eq!(left, (0..3000).step_by(3).map(name).collect::<Vec<_>>());
         // The directory's blocks, which are more than a transaction has room for at once.
         for (name, ..) in common::names(fs, dir) {
-            assert_eq!(fs.unlink(dir, &name), Ok(None));
+            assert!(!fs.unlink(dir, &name).expect("unlink").is_gone);
         }
         assert_eq!(fs.rmdir(ROOT, b"dir"), Ok(dir));
         fs.release(dir).expect("release");
@@ -301,7 +304,10 @@ fn renames_replace_exchange_and_move_directories() {
         let x = fs.create(a, b"x", &new(NewKind::Regular)).expect("a file");
         let y = fs.create(b, b"y", &new(NewKind::Regular)).expect("a file");
         let d = fs.create(a, b"d", &new(NewKind::Directory)).expect("mkdir");
-        let rename = |fs: &mut Ext4, from, to, mode| fs.rename(from, to, mode, None);
+        let rename = |fs: &mut Ext4, from, to, mode| {
+            let renamed = fs.rename(from, to, mode, None);
+            renamed.map(|renamed| renamed.gone())
+        };
         let replace = RenameMode::Replace;
         assert_eq!(rename(fs, (a, b"x"), (a, b"z"), replace), Ok(None));
         assert_eq!(
@@ -340,9 +346,13 @@ fn renames_replace_exchange_and_move_directories() {
         );
         fs.release(empty).expect("release");
         let whiteout = new(NewKind::Char(0, 0));
+        let renamed = fs.rename((ROOT, b"a"), (b, b"w"), replace, Some(&whiteout));
         assert_eq!(
-            fs.rename((ROOT, b"a"), (b, b"w"), replace, Some(&whiteout)),
-            Ok(None)
+            renamed,
+            Ok(Renamed {
+                moved: x,
+                other: None
+            })
         );
         let left = fs.lookup(ROOT, b"a").expect("a whiteout");
         assert_eq!(fs.stat(left).expect("stat").kind, FileType::Char);
@@ -439,11 +449,9 @@ fn extended_attributes_are_in_the_inode_and_in_a_block() {
             .expect("a file");
         fs.set_xattr(other, b"user.large", &large, SetMode::Any)
             .expect("set");
-        let gone = fs
-            .unlink(ROOT, b"other")
-            .expect("unlink")
-            .expect("the last name");
-        fs.release(gone).expect("release");
+        let unlinked = fs.unlink(ROOT, b"other").expect("unlink");
+        assert!(unlinked.is_gone, "the last name");
+        fs.release(unlinked.ino).expect("release");
     });
 }
 
@@ -480,7 +488,8 @@ fn orphans_of_a_crash_go_when_it_is_mounted_next() {
         for index in 0..300 {
             assert_eq!(fs.write(ino, index * 2 * block, b"x"), Ok(1));
         }
-        assert_eq!(fs.unlink(ROOT, b"file"), Ok(Some(ino)));
+        let is_gone = true;
+        assert_eq!(fs.unlink(ROOT, b"file"), Ok(Unlinked { ino, is_gone }));
         let dir = fs
             .create(ROOT, b"dir", &new(NewKind::Directory))
             .expect("mkdir");

@@ -151,6 +151,9 @@ impl InodeState {
     pub(super) fn load(fs: Arc<Ext4Fs>, ino: u32) -> Result<Arc<Self>> {
         let (stat, acl, default_acl) = fs.with(|ext4| {
             let stat = ext4.stat(ino)?;
+            if !stat.has_attributes {
+                return Ok((stat, None, None));
+            }
             let is_directory = stat.kind == ::ext4::FileType::Directory;
             let acl = stored_acl(ext4, ino, AclKind::Access)?;
             let default_acl = if is_directory {
@@ -179,7 +182,7 @@ impl InodeState {
             writers: WriteCount::default(),
             write_hint: AtomicU8::new(0),
             is_listed: AtomicBool::new(false),
-            may_have_capabilities: AtomicBool::new(true),
+            may_have_capabilities: AtomicBool::new(stat.has_attributes),
             user: Mutex::new(Weak::new()),
             visits: Mutex::default(),
         }))

@@ -62,23 +62,7 @@ impl Ext4Inode {
             None if is_link => (None, 0o777),
             None => (None, new.mode & !new.umask),
         };
-        let ino = self.change_on_disk(|ext4| {
-            let ino = make(ext4, &new_file(new, mode))?;
-            if !matches!(new.kind, NewInodeKind::Regular | NewInodeKind::Directory) {
-                return Ok(ino);
-            }
-            let inherited = ext4.stat(ino)?.flags & (FileAttributes::FIXED.bits());
-            if inherited != 0 {
-                // What only grows or stays does not make its new files so.
-                let flags = Some(ext4.stat(ino)?.flags & !inherited);
-                let change = Attributes {
-                    flags,
-                    ..Attributes::default()
-                };
-                ext4.set_attributes(ino, &change)?;
-            }
-            Ok(ino)
-        })?;
+        let ino = self.change_on_disk(|ext4| make(ext4, &new_file(new, mode)))?;
         let made = self.fs().inode(ino)?;
         if let Some(acl) = acl {
             made.store_acl(AclKind::Access, Some(acl))?;
@@ -176,11 +160,8 @@ impl Inode for Ext4Inode {
 
     fn unlink(&self, name: &[u8]) -> Result<()> {
         let dir = self.number();
-        let (ino, gone) = self.change_on_disk(|ext4| {
-            let ino = ext4.lookup(dir, name)?;
-            Ok((ino, ext4.unlink(dir, name)?))
-        })?;
-        self.fs().update(ino, gone.is_some())
+        let unlinked = self.change_on_disk(|ext4| ext4.unlink(dir, name))?;
+        self.fs().update(unlinked.ino, unlinked.is_gone)
     }
 
     fn rmdir(&self, name: &[u8]) -> Result<()> {
@@ -206,21 +187,15 @@ impl Inode for Ext4Inode {
             ::ext4::RenameMode::Replace
         };
         let whiteout = whiteout.map(|new| new_file(new, new.mode));
-        let (moved, other, gone) = self.change_on_disk(|ext4| {
-            let moved = ext4.lookup(dir, name)?;
-            let other = match ext4.lookup(to.number(), to_name) {
-                Ok(other) => Some(other),
-                Err(Errno::ENOENT) => None,
-                Err(error) => return Err(error),
-            };
-            let target = (to.number(), to_name);
-            let gone = ext4.rename((dir, name), target, mode, whiteout.as_ref())?;
-            Ok((moved, other, gone))
-        })?;
-        to.refresh()?;
-        self.fs().update(moved, false)?;
-        match other {
-            Some(other) => self.fs().update(other, gone == Some(other)),
+        let target = (to.number(), to_name);
+        let renamed =
+            self.change_on_disk(|ext4| ext4.rename((dir, name), target, mode, whiteout.as_ref()))?;
+        if to.number() != dir {
+            to.refresh()?;
+        }
+        self.fs().update(renamed.moved, false)?;
+        match renamed.other {
+            Some(other) => self.fs().update(other.ino, other.is_gone),
             None => Ok(()),
         }
     }
