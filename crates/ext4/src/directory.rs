@@ -93,8 +93,9 @@ struct Head {
     len: usize,
     ino: u32,
     kind: u8,
-    /// Bytes of the name, 0 if there is no file.
+    /// Bytes of the name, and all that it needs; both are 0 if there is no file.
     name_len: usize,
+    used: usize,
 }
 
 /// The head of the entry at an offset; its block's entries end at `end`.
@@ -107,15 +108,19 @@ fn head(bytes: &[u8], at: usize, end: usize) -> Result<Head> {
     if len < HEAD || len % 4 != 0 || at + len > end {
         return Err(Errno::EUCLEAN);
     }
-    let name_len = if ino == 0 { 0 } else { name_len };
-    if ino != 0 && (name_len == 0 || needed(name_len) > len) {
+    let (name_len, used) = if ino == 0 {
+        (0, 0)
+    } else if name_len == 0 || needed(name_len) > len {
         return Err(Errno::EUCLEAN);
-    }
+    } else {
+        (name_len, needed(name_len))
+    };
     Ok(Head {
         len,
         ino,
         kind,
         name_len,
+        used,
     })
 }
 
@@ -138,27 +143,23 @@ fn find(
     end: usize,
     name: &[u8],
 ) -> Result<core::result::Result<(usize, u32), Option<Room>>> {
-    let (wanted, last, mut room) = (needed(name.len()), name.last(), None);
+    let (wanted, mut room) = (needed(name.len()), None);
+    // Names of one directory often begin alike.
+    let last = name.last().copied().ok_or(Errno::ENOENT)?;
     let mut at = 0;
     while at < end {
         let head = head(bytes, at, end)?;
-        // Names of one directory often begin alike.
         if head.name_len == name.len()
-            && bytes.get(at + HEAD + head.name_len - 1) == last
-            && part(bytes, at + HEAD, head.name_len)? == name
+            && u8_at(bytes, at + HEAD - 1 + name.len())? == last
+            && part(bytes, at + HEAD, name.len())? == name
         {
             return Ok(Ok((at, head.ino)));
         }
-        let used = if head.ino == 0 {
-            0
-        } else {
-            needed(head.name_len)
-        };
-        if head.len - used >= wanted && room.is_none() {
+        if room.is_none() && head.len - head.used >= wanted {
             room = Some(Room {
                 at,
                 len: head.len,
-                used,
+                used: head.used,
             });
         }
         at += head.len;

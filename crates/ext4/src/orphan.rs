@@ -76,7 +76,11 @@ impl Ext4 {
             self.remove_contents(ino)?;
         }
         self.transact(END_CREDITS, |fs| {
-            let mut inode = fs.inode(ino)?;
+            let mut inode = if is_empty {
+                inode.clone()
+            } else {
+                fs.inode(ino)?
+            };
             fs.drop_xattr_block(&mut inode)?;
             fs.remove_orphan(&mut inode)?;
             let now = fs.now().seconds as u32;
