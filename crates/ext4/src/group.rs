@@ -276,11 +276,10 @@ impl Ext4 {
         self.store.read(block)
     }
 
-    /// Stores the checksum of a bitmap, which is in the transaction, in its descriptor, which is
-    /// there, too.
-    pub(crate) fn seal_bitmap(&mut self, number: u32, which: Bitmap) -> Result<()> {
+    /// Stores the checksum of a bitmap, whose block is in the transaction, in its descriptor, which
+    /// is there, too.
+    pub(crate) fn seal_bitmap(&mut self, block: u64, number: u32, which: Bitmap) -> Result<()> {
         let mut group = self.group(number)?;
-        let block = group.bitmap(which);
         if self.sb.has_checksums() {
             let bytes = self.store.read(block)?;
             let sum = self.bitmap_sum(which, &bytes)?;

@@ -401,7 +401,7 @@ impl Ext4 {
                     ino,
                     generation,
                 } => self.seal_directory(block, kind, (ino, generation))?,
-                Seal::Bitmap { group, which } => self.seal_bitmap(group, which)?,
+                Seal::Bitmap { group, which } => self.seal_bitmap(block, group, which)?,
                 Seal::Inodes(first) => self.seal_inodes(block, first, slots)?,
             }
             from = block + 1;
