@@ -8,9 +8,12 @@ use alloc::vec::Vec;
 use abi::boot::{self, Boot};
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
+use abi::live::Refusal;
 use fs::{Cred, File, FsStruct, OpenFlags, PATH_MAX};
+use guard::device::FunctionPlace;
 use guard::{Authority, BootToken, partition, role};
 use linux::{Hooks, InitProgram};
+use pci::Address;
 use task::Group;
 
 use crate::exec_program;
@@ -142,6 +145,28 @@ fn start_devices(boot: &BootToken) {
     }
 }
 
+/// Takes a function that has come to this instance, and starts its driver. False without memory, or
+/// if it does not answer.
+fn add_function(place: &FunctionPlace) -> bool {
+    let Some(device) = devices::add_function(place) else {
+        return false;
+    };
+    linux::kernfs::pci::function_came(device);
+    drivers::hotplug::came(device);
+    true
+}
+
+/// Takes a function of this instance from its driver, by its number.
+fn remove_function(number: u32, force: bool) -> Result<(), Refusal> {
+    // One that never answered is none.
+    let Some(device) = devices::pci_device(Address::from_number(number)) else {
+        return Ok(());
+    };
+    drivers::hotplug::remove(device, force)?;
+    linux::kernfs::pci::function_left(device);
+    Ok(())
+}
+
 /// The supervisor has rung an instance's doorbell, whatever for.
 fn on_doorbell() {
     link::on_doorbell();
@@ -186,6 +211,8 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
         memory_changed: fs::block::writeback::set_memory,
         move_pages: linux::mm::leaving::move_pages,
         write_back: linux::mm::leaving::write_back,
+        add_function,
+        remove_function,
         usage: || {
             let threads = linux::process::process_table::thread_count();
             (threads as u32, linux::system::sysinfo::used_bytes())

@@ -58,9 +58,6 @@ pub const FLAG_SEEDED: u32 = 1 << 5;
 pub const FLAG_NETWORK: u32 = 1 << 6;
 /// The instance has places for peers, and their pages ([`crate::messages`]).
 pub const FLAG_PEERS: u32 = 1 << 7;
-/// Functions of the instance are confined: they reach its frames by their numbers
-/// ([`crate::layout::DEVICE_ADDRESSES`]), and nothing else.
-pub const FLAG_FRAME_ADDRESSES: u32 = 1 << 8;
 /// The instance has places for members of groups, too.
 pub const FLAG_GROUPS: u32 = 1 << 9;
 

@@ -103,8 +103,9 @@ calls! {
     /// When it is closed, the program is hung up, unless it is detached. If the call fails,
     /// `reason` says more.
     EXEC = 21, Exec;
-    /// Gives a PCI function to a created instance, which has it from its start to its end. It is
-    /// reset on the way in and out. If the call fails, `reason` says more.
+    /// Gives a PCI function to an instance that was created or runs. It is reset on the way in and
+    /// out. Of one that runs it returns when that is told: SETTLE waits for its answer. If the call
+    /// fails, `reason` says more.
     ADD_DEVICE = 22, AddDevice;
     /// Leads a port of the machine to one of a created instance that has a network, until its end.
     /// If the call fails, `reason` says more.
@@ -119,6 +120,10 @@ calls! {
     /// Gives the names of an instance's peers and groups, and its exchange of messages with each
     /// peer and member, eight at a time.
     PEERS = 27, Peers;
+    /// Asks an instance that runs to let go of a PCI function, and returns when that is told:
+    /// SETTLE waits until it has answered, and the function was reset. If the call fails, `reason`
+    /// says more.
+    REMOVE_DEVICE = 28, AddDevice;
 }
 
 /// `state`: it has CPUs and memory.
@@ -383,6 +388,8 @@ pub const REASON_DMA_UNANSWERED: u32 = 39;
 /// `reason` of a failed [`ADD_DEVICE`]: other functions of the instance are confined, and this one
 /// cannot be.
 pub const REASON_DMA_MIXED: u32 = 40;
+/// `reason` of a failed [`REMOVE_DEVICE`]: the instance does not have the function.
+pub const REASON_NOT_ITS: u32 = 43;
 /// `reason` of a failed [`ADD_DEVICE`]: nothing confines what the function interrupts.
 pub const REASON_DMA_INTERRUPTS: u32 = 41;
 
@@ -451,6 +458,12 @@ pub const MAX_DEVICES: usize = 8;
 /// `flags` of [`AddDevice`]: the function may reach all memory, if nothing confines it. In a
 /// [`Status`]: nothing does.
 pub const DEVICE_UNSAFE_DMA: u32 = 1;
+/// `flags` of [`AddDevice`], in the call to add one: nothing is done but to say whether an instance
+/// could have the function. The instance may be 0, for any.
+pub const DEVICE_DRY_RUN: u32 = 2;
+/// `flags` of [`AddDevice`], in the call to remove one: whoever uses the function is not asked, and
+/// finds that it has gone.
+pub const DEVICE_FORCE: u32 = 4;
 
 /// See [`ADD_DEVICE`].
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -468,6 +481,8 @@ pub struct AddDevice {
     pub owner: u32,
     /// Unused; zero.
     pub reserved: u32,
+    /// Out: number of the change of an instance that runs, for [`SETTLE`]; 0 of another one.
+    pub epoch: u64,
 }
 
 /// `kind` of [`Load`]: the archive (cpio, `newc`) its file system is made of.
@@ -894,7 +909,7 @@ const _: () = {
     assert!(size_of::<Load>() == 48);
     assert!(size_of::<Target>() == 8);
     assert!(
-        size_of::<Status>() == 680 && size_of::<Publish>() == 24 && size_of::<AddDevice>() == 24
+        size_of::<Status>() == 680 && size_of::<Publish>() == 24 && size_of::<AddDevice>() == 32
     );
     assert!(size_of::<Resize>() == 64 && size_of::<Settle>() == 40);
     assert!(size_of::<Events>() == 8 && size_of::<Event>() == 104);

@@ -37,6 +37,12 @@ pub const KIND_RECLAIM: u32 = 8;
 /// The entry of [`KIND_RECLAIM`].
 pub const RECLAIM: Entry = [KIND_RECLAIM as u64, 0, 0, 0];
 
+/// `kind`: nothing that the instance has, but how functions are to leave it: whoever uses them is
+/// not asked; `content` is zero ([`FORCE`]).
+pub const KIND_FORCE: u32 = 9;
+/// The entry of [`KIND_FORCE`].
+pub const FORCE: Entry = [KIND_FORCE as u64, 0, 0, 0];
+
 /// One entry as words: the kind in the lower half of the first one and flags in the upper, then the
 /// content.
 pub type Entry = [u64; 4];
@@ -252,7 +258,7 @@ pub enum Refusal {
     NoMemory,
     /// A CPU with an APIC id or a park slot that there cannot be.
     Cpu(usize),
-    /// A function or registers of one that there cannot be, or new ones while it runs.
+    /// A function or registers of one that there cannot be.
     Function(usize),
     /// A peer that there cannot be.
     Peer(usize),
@@ -263,14 +269,22 @@ pub enum Refusal {
     UserPages(usize),
     /// Without the memory that is to leave so many pages would be missing.
     Short(usize),
+    /// So many file systems are mounted from a function that is to leave.
+    Mounted(usize),
+    /// Programs have disks of a function that is to leave open, so many times.
+    Open(usize),
+    /// The network interface of this number, of a function that is to leave, is up.
+    Up(usize),
+    /// A function that is to leave does not prove to the instance that it was reset.
+    NotReset,
 }
 
-/// Most pages that an answer can name.
-const MOST_PAGES: u64 = (1 << 24) - 1;
+/// Largest number that an answer can name.
+const MOST_TOLD: u64 = (1 << 24) - 1;
 
-/// Pages as a number that an answer can name.
-fn told(pages: u64) -> usize {
-    pages.min(MOST_PAGES) as usize
+/// The number that an answer can name for this one.
+fn told(number: u64) -> usize {
+    number.min(MOST_TOLD) as usize
 }
 
 impl Refusal {
@@ -292,6 +306,24 @@ impl Refusal {
         Self::Short(told(pages))
     }
 
+    /// Refusal because so many file systems are mounted from what is to leave.
+    #[must_use]
+    pub fn mounted(count: usize) -> Self {
+        Self::Mounted(told(count as u64))
+    }
+
+    /// Refusal because programs have open what is to leave, so many times.
+    #[must_use]
+    pub fn open(count: usize) -> Self {
+        Self::Open(told(count as u64))
+    }
+
+    /// Refusal because the network interface of this number is up.
+    #[must_use]
+    pub fn up(index: u32) -> Self {
+        Self::Up(told(index.into()))
+    }
+
     /// Code of the refusal in an answer.
     const fn code(self) -> u64 {
         match self {
@@ -309,6 +341,10 @@ impl Refusal {
             Self::UserPages(_) => 13,
             Self::Short(_) => 14,
             Self::Peer(_) => 15,
+            Self::Mounted(_) => 16,
+            Self::Open(_) => 17,
+            Self::Up(_) => 18,
+            Self::NotReset => 19,
         }
     }
 
@@ -324,8 +360,11 @@ impl Refusal {
             | Self::Peer(index)
             | Self::KernelPages(index)
             | Self::UserPages(index)
-            | Self::Short(index) => index as u64,
-            Self::Count | Self::Missing | Self::NoMemory => 0,
+            | Self::Short(index)
+            | Self::Mounted(index)
+            | Self::Open(index)
+            | Self::Up(index) => index as u64,
+            Self::Count | Self::Missing | Self::NoMemory | Self::NotReset => 0,
         }
     }
 
@@ -345,6 +384,10 @@ impl Refusal {
             13 => Self::UserPages(index),
             14 => Self::Short(index),
             15 => Self::Peer(index),
+            16 => Self::Mounted(index),
+            17 => Self::Open(index),
+            18 => Self::Up(index),
+            19 => Self::NotReset,
             _ => return None,
         })
     }
@@ -370,6 +413,12 @@ impl fmt::Display for Refusal {
                 "{n} pages of programs, files and devices in what is to leave stay where they are"
             ),
             Self::Short(n) => write!(f, "it would have {} KiB too little", n * (PAGE_SIZE >> 10)),
+            Self::Mounted(1) => f.write_str("a file system on it is mounted"),
+            Self::Mounted(n) => write!(f, "{n} file systems on it are mounted"),
+            Self::Open(1) => f.write_str("a program has its disk open"),
+            Self::Open(n) => write!(f, "programs have its disks open, {n} times"),
+            Self::Up(n) => write!(f, "its network interface {n} is up"),
+            Self::NotReset => f.write_str("it does not prove that it was reset"),
         }
     }
 }
@@ -414,7 +463,12 @@ impl Answer {
                 let refusal = Refusal::from_code(code, index)?;
                 let is_index = !matches!(
                     refusal,
-                    Refusal::KernelPages(_) | Refusal::UserPages(_) | Refusal::Short(_)
+                    Refusal::KernelPages(_)
+                        | Refusal::UserPages(_)
+                        | Refusal::Short(_)
+                        | Refusal::Mounted(_)
+                        | Refusal::Open(_)
+                        | Refusal::Up(_)
                 );
                 if is_index && index >= MAX_ENTRIES {
                     return None;
@@ -530,11 +584,14 @@ pub fn check(entries: &[Entry], has: &impl Holdings) -> Result<Totals, Refusal> 
             check_overlap(entries, index, has)?;
         } else if is_of(entry, KIND_PEER) {
             check_peer(entries, index, has)?;
-        } else if *entry != RECLAIM {
+        } else if *entry != RECLAIM && *entry != FORCE {
             return Err(Refusal::Kind(index));
         }
     }
-    check_same_functions(entries, has)?;
+    // Of two that may be refused, one would be left half done.
+    if check_known_functions(entries, has)? == Known::Leave && frames < has.frames() {
+        return Err(Refusal::Missing);
+    }
     // The last CPU cannot go, nor can the first memory, from which `frames` counts.
     if cpus == 0 {
         return Err(Refusal::Missing);
@@ -614,6 +671,8 @@ struct Functions {
     next: u64,
     /// The next base address register of the last function is at least this one.
     next_bar: u8,
+    /// Whether a unit remaps their messages, which is so of all of them or of none.
+    are_remapped: Option<bool>,
 }
 
 impl Functions {
@@ -622,6 +681,9 @@ impl Functions {
         let [_, which, phys, last] = *entry;
         let bytes = if is_of(entry, KIND_FUNCTION) {
             if which < self.next || which > u64::from(u32::MAX) || !Messages::is_sound(last) {
+                return false;
+            }
+            if *self.are_remapped.get_or_insert(last != 0) != (last != 0) {
                 return false;
             }
             (self.next, self.next_bar) = (which + 1, 0);
@@ -655,21 +717,43 @@ impl Functions {
     }
 }
 
-/// Checks that the functions are those that the instance has, if it has looked before: they do not
-/// come or go while it runs.
-fn check_same_functions(entries: &[Entry], has: &impl Holdings) -> Result<(), Refusal> {
-    let Some(mut known) = has.functions().map(<[Entry]>::iter) else {
-        return Ok(());
+/// Whether functions that an instance has are missing in an epoch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Stay,
+    Leave,
+}
+
+/// The entry for a function of a number, and those for its registers.
+#[must_use]
+pub fn function_entries(entries: &[Entry], number: u32) -> &[Entry] {
+    let is_it = |entry: &Entry| is_of(entry, KIND_FUNCTION) && entry[1] == u64::from(number);
+    let Some(first) = entries.iter().position(is_it) else {
+        return &[];
     };
-    let listed = entries.iter().enumerate();
-    for (index, entry) in listed.filter(|(_, entry)| is_of_function(entry)) {
-        match known.next() {
-            None => return Err(Refusal::Function(index)),
-            Some(same) if same == entry => {}
-            Some(_) => return Err(Refusal::Missing),
+    let behind = entries[first + 1..].iter();
+    let registers = behind.take_while(|entry| is_of(entry, KIND_REGISTERS));
+    &entries[first..=first + registers.count()]
+}
+
+/// Numbers of all functions that have entries.
+pub fn function_numbers(entries: &[Entry]) -> impl Iterator<Item = u32> {
+    let functions = entries.iter().filter(|entry| is_of(entry, KIND_FUNCTION));
+    functions.map(|entry| entry[1] as u32)
+}
+
+/// Checks that functions which the instance has are the same, as far as they do not leave.
+fn check_known_functions(entries: &[Entry], has: &impl Holdings) -> Result<Known, Refusal> {
+    let known = has.functions().unwrap_or_default();
+    let mut all = Known::Stay;
+    for number in function_numbers(known) {
+        match function_entries(entries, number) {
+            [] => all = Known::Leave,
+            same if same == function_entries(known, number) => {}
+            _ => return Err(Refusal::Missing),
         }
     }
-    known.next().map_or(Ok(()), |_| Err(Refusal::Missing))
+    Ok(all)
 }
 
 /// Checks a CPU, which has to have the number `next`.

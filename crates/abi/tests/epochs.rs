@@ -51,18 +51,25 @@ impl Instance {
     }
 
     /// All CPUs, granules and functions by an epoch, if that is one: CPUs and whole granules with
-    /// numbers in a row, each place once, within the limits, all functions that there were, and the
-    /// CPUs and granules that there were, but for some of the last ones if no other comes.
+    /// numbers in a row, each place once, within the limits, functions that there were with the
+    /// same entries or not at all, and the CPUs and granules that there were, but for some of the
+    /// last ones if no other comes. Granules and functions do not leave together.
     fn model(&self, entries: &[Entry]) -> Option<Possessions> {
         let mut granules: BTreeMap<u64, u64> = (0..).zip(FIRST).collect();
         let (mut cpus, mut slots) = (Vec::new(), BTreeSet::new());
         let functions = functions_of(entries)?;
         let listed: Vec<Entry> = entries.iter().copied().filter(is_of_function).collect();
-        if self.functions.as_ref().is_some_and(|had| *had != listed) {
+        let had = by_function(self.functions.as_deref().unwrap_or_default());
+        let has = by_function(&listed);
+        let is_same = |(number, entries): (&u64, &Vec<Entry>)| {
+            has.get(number).is_none_or(|listed| listed == entries)
+        };
+        if !had.iter().all(is_same) {
             return None;
         }
+        let one_leaves = had.keys().any(|number| !has.contains_key(number));
         for entry in entries.iter().filter(|entry| !is_of_function(entry)) {
-            if entry == &[8, 0, 0, 0] {
+            if matches!(entry, [8 | 9, 0, 0, 0]) {
                 continue;
             }
             if let [2, number, apic_id, slot] = *entry {
@@ -113,6 +120,7 @@ impl Instance {
             && places.len() == granules.len()
             && places.iter().all(|place| **place < 1 << 31)
             && granules.len() as u64 * GRANULE_FRAMES <= self.limit
+            && (granules.len() >= self.granules.len() || !one_leaves)
             && kept
             && is_apart)
             .then_some((cpus, granules, listed))
@@ -121,6 +129,19 @@ impl Instance {
 
 fn is_of_function(entry: &Entry) -> bool {
     matches!(entry[0], 6 | 7)
+}
+
+/// Entries of functions by number, each with those of its registers.
+fn by_function(entries: &[Entry]) -> BTreeMap<u64, Vec<Entry>> {
+    let mut all: BTreeMap<u64, Vec<Entry>> = BTreeMap::new();
+    let mut last = 0;
+    for entry in entries {
+        if entry[0] == 6 {
+            last = entry[1];
+        }
+        all.entry(last).or_default().push(*entry);
+    }
+    all
 }
 
 /// Addresses of all functions of an epoch, if these are functions with ascending numbers, each with
@@ -176,6 +197,7 @@ fn functions_of(entries: &[Entry]) -> Option<Vec<Range<u64>>> {
     }
     let nowhere = [0..1 << 20, 0xfee0_0000..0xfef0_0000];
     (numbers.is_sorted_by(|a, b| a < b)
+        && (vectors.is_empty() || vectors.len() == numbers.len())
         && is_each_once(vectors)
         && is_each_once([&places[..], &nowhere].concat()))
     .then_some(places)
@@ -279,8 +301,10 @@ enum Change {
     Twice { entry: usize },
     /// Two entries have changed places.
     Swapped { entry: usize },
-    /// Caches are to give up memory.
-    Reclaim,
+    /// Caches are to give up memory, or functions, whoever uses them.
+    How { kind: u64 },
+    /// A function that there is leaves, and granules perhaps with it.
+    FunctionLeaves { which: usize, granules: u64 },
     /// Random entries.
     Noise(Vec<Entry>),
 }
@@ -294,7 +318,7 @@ fn change() -> impl Strategy<Value = Change> {
         (0u64..64).prop_map(|n| n * GRANULE_SIZE as u64),
         (0u32..64).prop_map(|n| 1 << n),
     ];
-    let entry = (0u64..9, value.clone(), value.clone(), value.clone())
+    let entry = (0u64..11, value.clone(), value.clone(), value.clone())
         .prop_map(|(kind, a, b, c)| [kind, a, b, c]);
     prop_oneof![
         6 => (0u64..200, 1u64..5, any::<bool>())
@@ -315,7 +339,9 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (0usize..8).prop_map(|entry| Change::Gone { entry }),
         1 => (0usize..8).prop_map(|entry| Change::Twice { entry }),
         1 => (0usize..8).prop_map(|entry| Change::Swapped { entry }),
-        1 => Just(Change::Reclaim),
+        1 => (8u64..10).prop_map(|kind| Change::How { kind }),
+        2 => (0usize..4, 0u64..8)
+            .prop_map(|(which, granules)| Change::FunctionLeaves { which, granules: granules / 7 }),
         1 => proptest::collection::vec(entry, 0..4).prop_map(Change::Noise),
     ]
 }
@@ -376,7 +402,19 @@ fn changed(instance: &Instance, change: &Change) -> Vec<Entry> {
             };
             epoch.push(registers.entry());
         }
-        Change::Reclaim => epoch.push([8, 0, 0, 0]),
+        Change::How { kind } => epoch.push([*kind, 0, 0, 0]),
+        Change::FunctionLeaves { which, granules } => {
+            let mut functions = by_function(&known);
+            if let Some(number) = functions.keys().nth(*which).copied() {
+                functions.remove(&number);
+            }
+            let left = (instance.granules.len() as u64).saturating_sub(*granules);
+            let mut granules = instance.granules.clone();
+            granules.retain(|number, _| *number < left);
+            epoch = cpu_entries(&instance.cpus);
+            epoch.extend(functions.values().flatten());
+            epoch.extend(entries(&granules, true));
+        }
         Change::Noise(noise) => epoch.clone_from(noise),
         _ if epoch.is_empty() => {}
         Change::Word { entry, word, value } => {
@@ -425,7 +463,7 @@ proptest! {
             prop_assert_eq!(check(&epoch, &instance).ok(), totals, "{:?}", epoch);
             if let Some((cpus, granules, functions)) = wanted {
                 (instance.cpus, instance.granules) = (cpus, granules);
-                instance.functions = instance.functions.or(looked.then_some(functions));
+                instance.functions = looked.then_some(functions);
             }
         }
     }
@@ -433,7 +471,7 @@ proptest! {
     /// Any word is an answer that becomes the same word again, but for bits that mean nothing, or
     /// none.
     #[test]
-    fn words_are_answers_or_not(word: u64, code in 0u64..17) {
+    fn words_are_answers_or_not(word: u64, code in 0u64..21) {
         for word in [word, word & !0xff | code] {
             if let Some(answer) = Answer::from_word(word) {
                 prop_assert_eq!(Answer::from_word(answer.to_word()), Some(answer));
@@ -475,7 +513,7 @@ fn each_refusal_is_told_by_its_name() {
         (&[good, new(7, 8, 1)], Err(Refusal::Overlap(1))),
         (&[new(5, 41, 1)], Err(Refusal::Overlap(0))),
         (&[[4, 0, 0, 0]], Err(Refusal::Kind(0))),
-        (&[[9, 0, 0, 0]], Err(Refusal::Kind(0))),
+        (&[[10, 0, 0, 0]], Err(Refusal::Kind(0))),
         (&[is, [8, 1, 0, 0]], Err(Refusal::Kind(1))),
         (&[[8, 0, 0, 0], is], Ok((5, 1))),
         (&[[1 << 32 | 2, 0, 10, 10]], Err(Refusal::Kind(0))),
@@ -538,6 +576,10 @@ fn each_refusal_is_told_by_its_name() {
         Refusal::pages_of_kernel(37),
         Refusal::pages_of_programs(0xff_ffff),
         Refusal::short_of(MAX_ENTRIES as u64),
+        Refusal::mounted(1),
+        Refusal::open(2000),
+        Refusal::up(0xff_ffff),
+        Refusal::NotReset,
     ] {
         let answer = Answer {
             epoch: 77,
@@ -661,15 +703,22 @@ fn functions_have_places_of_their_own() {
     ] {
         assert_eq!(check(entries, &instance), Err(wanted), "{entries:x?}");
     }
-    // Once it has looked, they stay as they are.
+    // Once it has looked they come and go, and stay as they are meanwhile.
     let mut looked = Instance::new(20, 3);
     looked.functions = Some(good[1..].to_vec());
     assert_eq!(check(&good, &looked), Ok(totals));
-    assert_eq!(check(&good[..1], &looked), Err(Refusal::Missing));
+    assert_eq!(check(&good[..1], &looked), Ok(totals));
     assert_eq!(check(&good[..3], &looked), Err(Refusal::Missing));
-    assert_eq!(check(&second, &looked), Err(no(4)));
-    looked.functions = Some(Vec::new());
-    assert_eq!(check(&good, &looked), Err(no(1)));
+    assert_eq!(check(&second, &looked), Ok(totals));
+    let elsewhere = [is, function(0x18, config + 4096, None), good[2], good[3]];
+    assert_eq!(check(&elsewhere, &looked), Err(Refusal::Missing));
+    looked.granules.insert(5, 200);
+    let forced = [is, [9, 0, 0, 0]];
+    assert_eq!(check(&forced, &looked), Err(Refusal::Missing));
+    looked.granules.remove(&5);
+    assert_eq!(check(&forced, &looked), Ok(totals));
+    let alike = [is, first, function(0x19, config + 4096, None)];
+    assert_eq!(check(&alike, &instance), Err(no(2)));
 }
 
 /// Members of groups are peers once for each group, with the doorbell of the instance.

@@ -1,6 +1,7 @@
 //! A function that an instance has.
 
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::live::{Messages, Registers};
 use guard::device::FunctionPlace;
@@ -8,6 +9,7 @@ use guard::faults;
 use guard::irq::FIRST_DEVICE_VECTOR;
 use guard::partition::{self, Function};
 use iommu::{Attachment, Domain, Interrupts};
+use lfmutex::Mutex;
 use pci::{Abilities, Bar, BarKind, Layout, Msix, Saved};
 
 use crate::claim::StillReaches;
@@ -63,7 +65,9 @@ pub struct AssignedFunction {
     /// Registers that a reset clears.
     saved: Saved,
     /// Flag: no instance has had it since it was reset.
-    is_quiet: bool,
+    is_quiet: AtomicBool,
+    /// Held by who resets it.
+    resetting: Mutex<()>,
     /// Hold of the domain that confines it; there until it is dropped, if one does.
     attachment: Option<Attachment>,
     /// Interrupt messages of one that is confined.
@@ -92,7 +96,8 @@ impl PciDevice {
                     device: self,
                     place,
                     saved,
-                    is_quiet: true,
+                    is_quiet: AtomicBool::new(true),
+                    resetting: Mutex::new(()),
                     attachment: None,
                     interrupts: None,
                 };
@@ -114,6 +119,17 @@ impl PciDevice {
                 Err(AssignError::NotReset)
             }
         }
+    }
+
+    /// Looks whether an instance could have the function at this moment, whatever confines it.
+    ///
+    /// # Errors
+    /// [`AssignError`].
+    pub fn check_assignable(&self) -> Result<(), AssignError> {
+        self.place()?;
+        self.ownership
+            .now()
+            .map_or(Ok(()), |owner| Err(AssignError::Taken(owner)))
     }
 
     /// Takes over what an instance has of a supervisor before this one, once; `None` if it does not
@@ -152,7 +168,8 @@ impl PciDevice {
                 ..place
             },
             saved,
-            is_quiet: false,
+            is_quiet: AtomicBool::new(false),
+            resetting: Mutex::new(()),
             attachment: Attachment::take_over(self.function.address, domain),
             interrupts,
         })
@@ -226,11 +243,11 @@ unsafe impl Function for AssignedFunction {
         self.set_first_vector(first);
     }
 
-    fn hand_over(&mut self, apic_id: u32) {
+    fn hand_over(&self, apic_id: u32) {
         self.begin(apic_id);
     }
 
-    fn stop(&mut self) -> bool {
+    fn stop(&self) -> bool {
         let is_blocked = self.hold_back();
         self.reset() || is_blocked
     }
@@ -279,8 +296,8 @@ impl AssignedFunction {
     }
 
     /// Has it reach its instance's memory, and its messages that CPU.
-    fn begin(&mut self, apic_id: u32) {
-        self.is_quiet = false;
+    fn begin(&self, apic_id: u32) {
+        self.is_quiet.store(false, Ordering::Release);
         if let (Some(interrupts), Some(messages)) = (&self.interrupts, self.place.messages)
             && let Err(error) = interrupts.lead(messages.vector, apic_id)
         {
@@ -314,10 +331,12 @@ impl AssignedFunction {
     }
 
     /// Resets it, if an instance has had it; false if that is not seen.
-    fn reset(&mut self) -> bool {
-        self.is_quiet =
-            self.is_quiet || self.device.stop(&self.saved).is_ok() && !faults::doubts_reset();
-        self.is_quiet
+    fn reset(&self) -> bool {
+        let _one = self.resetting.lock();
+        let is_quiet = self.is_quiet.load(Ordering::Acquire)
+            || self.device.stop(&self.saved).is_ok() && !faults::doubts_reset();
+        self.is_quiet.store(is_quiet, Ordering::Release);
+        is_quiet
     }
 }
 
@@ -327,10 +346,11 @@ impl Drop for AssignedFunction {
         self.stop();
         self.interrupts = None;
         let attachment = self.attachment.take();
+        let is_quiet = *self.is_quiet.get_mut();
         let is_free = match attachment {
             // SAFETY: quiet is what was reset, and what nobody has had since.
-            Some(attachment) => unsafe { attachment.release(self.is_quiet) },
-            None => self.is_quiet,
+            Some(attachment) => unsafe { attachment.release(is_quiet) },
+            None => is_quiet,
         };
         let owner = (!is_free).then_some(Owner::Stuck);
         self.device.ownership.leave_to(owner);

@@ -12,21 +12,35 @@ use guard::device::{self, FunctionPlace, MmioRegion};
 use guard::role;
 use lfmutex::{Mutex, Once};
 use pci::{Address, Bar, BarKind, ConfigRegisters, EXTENDED_CONFIG_BYTES, Function, Layout, Saved};
+use task::WaitQueue;
+
+use crate::StillReaches;
 
 /// Bytes of the configuration space of all functions of a bus.
 const BUS_BYTES: usize = 256 * EXTENDED_CONFIG_BYTES as usize;
 
-/// Configuration space of one function.
+/// Configuration space of one function; of one that has left, nothing: as hardware answers for what
+/// is not there.
 #[derive(Debug)]
-pub(crate) struct FunctionRegisters(MmioRegion);
+pub(crate) struct FunctionRegisters(Mutex<Option<MmioRegion>>);
+
+impl FunctionRegisters {
+    fn new(region: MmioRegion) -> Self {
+        Self(Mutex::new(Some(region)))
+    }
+}
 
 impl ConfigRegisters for FunctionRegisters {
     fn read(&self, offset: u16) -> u32 {
-        self.0.read(usize::from(offset))
+        let region = self.0.lock();
+        region.map_or(u32::MAX, |region| region.read(usize::from(offset)))
     }
 
     fn write(&self, offset: u16, value: u32) {
-        self.0.write(usize::from(offset), value);
+        let region = self.0.lock();
+        if let Some(region) = *region {
+            region.write(usize::from(offset), value);
+        }
     }
 }
 
@@ -39,6 +53,8 @@ pub enum Owner {
     Instance(u32),
     /// Nobody, for ever: it could not be reset.
     Stuck,
+    /// Somebody else's kernel: it has left this instance.
+    Elsewhere,
 }
 
 impl fmt::Display for Owner {
@@ -47,9 +63,13 @@ impl fmt::Display for Owner {
             Self::Driver => f.write_str("a driver has it"),
             Self::Instance(id) => write!(f, "instance {id} has it"),
             Self::Stuck => f.write_str("it could not be reset"),
+            Self::Elsewhere => f.write_str("it has left"),
         }
     }
 }
+
+/// Notified when an owner has let go of a function.
+pub(crate) static LEFT: WaitQueue = WaitQueue::new();
 
 /// The owner of a function as one word, to be changed in one step.
 #[derive(Debug, Default)]
@@ -59,6 +79,7 @@ impl Ownership {
     const NOBODY: u64 = 0;
     const DRIVER: u64 = 1;
     const STUCK: u64 = 2;
+    const ELSEWHERE: u64 = 3;
     const INSTANCE: u64 = 1 << 32;
 
     const fn word(owner: Option<Owner>) -> u64 {
@@ -66,6 +87,7 @@ impl Ownership {
             None => Self::NOBODY,
             Some(Owner::Driver) => Self::DRIVER,
             Some(Owner::Stuck) => Self::STUCK,
+            Some(Owner::Elsewhere) => Self::ELSEWHERE,
             Some(Owner::Instance(id)) => Self::INSTANCE | id as u64,
         }
     }
@@ -75,6 +97,7 @@ impl Ownership {
             Self::NOBODY => None,
             Self::DRIVER => Some(Owner::Driver),
             Self::STUCK => Some(Owner::Stuck),
+            Self::ELSEWHERE => Some(Owner::Elsewhere),
             word => Some(Owner::Instance(word as u32)),
         }
     }
@@ -100,6 +123,7 @@ impl Ownership {
     /// Takes the function from its owner.
     pub(crate) fn leave_to(&self, owner: Option<Owner>) {
         self.0.store(Self::word(owner), Ordering::Release);
+        LEFT.wake_all();
     }
 }
 
@@ -111,7 +135,7 @@ pub struct PciDevice {
     /// Physical address of its page of configuration space.
     pub(crate) config: u64,
     /// Interrupt messages that the descriptor of an instance names.
-    pub(crate) messages: Option<Messages>,
+    pub(crate) messages: Mutex<Option<Messages>>,
     pub(crate) ownership: Ownership,
     /// The function's place as its owner was told, an instance that has it of a supervisor before
     /// this one, and which has not got it yet.
@@ -126,6 +150,12 @@ impl PciDevice {
         let hidden = role::cmdline_value("pci.hide").unwrap_or_default();
         let mut hidden = hidden.split(',').map(str::parse);
         hidden.any(|address| address == Ok(self.function.address))
+    }
+
+    /// Whether it is here: it has not left this instance.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.ownership.now() != Some(Owner::Elsewhere)
     }
 
     /// The function, as it was found.
@@ -200,7 +230,7 @@ impl pci::Machine for Buses<'_> {
         let offset = usize::from(address.devfn()) * bytes;
         self.bus(address.bus)?
             .part(offset, bytes)
-            .map(FunctionRegisters)
+            .map(FunctionRegisters::new)
     }
 
     fn is_in_use(&self) -> bool {
@@ -215,9 +245,15 @@ impl pci::Machine for Buses<'_> {
     }
 }
 
-/// All functions of the machine, or in an instance its own, by address. They are looked for when
-/// this is first called.
-pub fn pci_devices() -> &'static [PciDevice] {
+/// Most functions that an instance has had in its life: so many places there are for them.
+const MAX_OWN: usize = 64;
+
+/// Functions that came to this instance since it looked first. A place is kept for when its
+/// function comes back.
+static COME: [Once<PciDevice>; MAX_OWN] = [const { Once::new() }; MAX_OWN];
+
+/// Functions that were there when somebody first asked.
+fn found() -> &'static [PciDevice] {
     static DEVICES: Once<Vec<PciDevice>> = Once::new();
     DEVICES.call_once(|| {
         if role::is_supervisor() {
@@ -226,6 +262,69 @@ pub fn pci_devices() -> &'static [PciDevice] {
             own_devices()
         }
     })
+}
+
+/// All functions that there are or were.
+fn known() -> impl Iterator<Item = &'static PciDevice> + Clone {
+    let come = COME.iter().map_while(Once::get);
+    found().iter().chain(come)
+}
+
+/// All functions of the machine, by address, or in an instance its own, those behind the others
+/// that came while it ran. They are looked for when this is first called.
+pub fn pci_devices() -> impl Iterator<Item = &'static PciDevice> + Clone {
+    known().filter(|device| device.is_here())
+}
+
+/// The function at an address, if there is one.
+#[must_use]
+pub fn pci_device(address: Address) -> Option<&'static PciDevice> {
+    pci_devices().find(|device| device.function.address == address)
+}
+
+/// Takes a function that has come to this instance, which can be mapped. `None` without memory, or
+/// if it does not answer. By one thread at a time.
+#[must_use]
+pub fn add_function(place: &FunctionPlace) -> Option<&'static PciDevice> {
+    let is_same = |device: &&PciDevice| {
+        device.function.address.number() == place.number
+            && device.config == place.config
+            && device.function.bars == bars_of(place)
+    };
+    let Some(device) = known().find(is_same) else {
+        let device = own_device(place)?;
+        let free = COME.iter().find(|place| place.get().is_none())?;
+        return Some(free.call_once(|| device));
+    };
+    if device.registers.0.lock().is_some() {
+        // It was among those that were found first.
+        return Some(device);
+    }
+    let region = map_own(place)?;
+    *device.messages.lock() = place.messages;
+    *device.registers.0.lock() = Some(region);
+    device.ownership.leave_to(None);
+    Some(device)
+}
+
+/// Lets a function of this instance go, when its driver has let go of it, which is waited for:
+/// nothing of it is mapped any more then.
+///
+/// # Errors
+/// [`StillReaches`]: its driver could not stop it.
+pub fn remove_function(device: &'static PciDevice) -> Result<(), StillReaches> {
+    let take = || match device.ownership.take(Owner::Elsewhere) {
+        Ok(()) | Err(Owner::Elsewhere) => Some(Ok(())),
+        Err(Owner::Driver | Owner::Instance(_)) => None,
+        Err(Owner::Stuck) => Some(Err(StillReaches)),
+    };
+    LEFT.wait(take)?;
+    let region = device.registers.0.lock().take();
+    if let Some(region) = region {
+        // SAFETY: it is what was mapped for this function, and the only copy that there is.
+        unsafe { device::unmap(region) };
+    }
+    Ok(())
 }
 
 /// The functions that the descriptor of an instance names.
@@ -241,19 +340,23 @@ fn own_devices() -> Vec<PciDevice> {
     found
 }
 
-fn own_device(place: &FunctionPlace) -> Option<PciDevice> {
+/// Maps the page of configuration space of a function of this instance.
+fn map_own(place: &FunctionPlace) -> Option<MmioRegion> {
     let bytes = usize::from(EXTENDED_CONFIG_BYTES);
     // SAFETY: the descriptor says that configuration space of a function of this instance's is
     // there. Nobody but this crate writes there, and only a `Claim` does, which lets the function
     // reach memory only as long as there is one.
-    let region = unsafe { device::map(place.config, bytes) }.ok()?;
-    let registers = FunctionRegisters(region);
+    unsafe { device::map(place.config, bytes) }.ok()
+}
+
+fn own_device(place: &FunctionPlace) -> Option<PciDevice> {
+    let registers = FunctionRegisters::new(map_own(place)?);
     let address = Address::from_number(place.number);
     Some(PciDevice {
         function: Function::with_bars(address, None, bars_of(place), &registers)?,
         registers,
         config: place.config,
-        messages: place.messages,
+        messages: Mutex::new(place.messages),
         ownership: Ownership::default(),
         kept: Mutex::new(None),
     })
@@ -314,7 +417,7 @@ fn find_all() -> Vec<PciDevice> {
                 function,
                 registers,
                 config: window.base + page * u64::from(EXTENDED_CONFIG_BYTES),
-                messages: None,
+                messages: Mutex::new(None),
                 ownership,
                 kept: Mutex::new(owner.map(|(_, place)| place.clone())),
             });
@@ -379,6 +482,6 @@ fn free_if_held(device: &PciDevice) {
 /// units had of that is free.
 pub fn settle() {
     // Units are found with the functions.
-    pci_devices();
+    found();
     iommu::settle();
 }

@@ -5,7 +5,7 @@ use core::fmt;
 
 use iommu::Obstacle;
 
-use crate::{PciDevice, pci_devices};
+use crate::{PciDevice, pci_device, pci_devices};
 
 /// Reason why nothing confines a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +68,8 @@ impl PciDevice {
     /// Whether what it sends gets to the unit, as its own: all functions of the device, and all
     /// bridges on the way, lead it up.
     fn is_apart(&self) -> bool {
-        let all = pci_devices();
         let address = self.function.address;
-        let has_siblings = all.iter().any(|other| {
+        let has_siblings = pci_devices().any(|other| {
             let at = other.function.address;
             let is_same_device = (at.segment, at.bus, at.device())
                 == (address.segment, address.bus, address.device());
@@ -81,8 +80,7 @@ impl PciDevice {
         }
         let mut upstream = self.function.upstream;
         while let Some(bridge) = upstream {
-            let index = all.binary_search_by_key(&bridge, |device| device.function.address);
-            let Some(bridge) = index.ok().map(|index| &all[index]) else {
+            let Some(bridge) = pci_device(bridge) else {
                 return false;
             };
             if !pci::leads_up(&bridge.registers) {

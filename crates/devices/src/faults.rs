@@ -7,7 +7,7 @@ pub use iommu::Access;
 use pci::Address;
 
 use crate::vector::{NoVector, Slot, take};
-use crate::{Owner, pci_devices};
+use crate::{Owner, pci_device, pci_devices};
 
 /// An access that a function was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl DmaFaults {
     /// [`NoVector`], also if there is no unit.
     pub fn new() -> Result<Self, NoVector> {
         // The units are found with the functions.
-        if pci_devices().is_empty() || iommu::units() == 0 {
+        if pci_devices().next().is_none() || iommu::units() == 0 {
             return Err(NoVector);
         }
         let cpu = CpuId(0);
@@ -64,13 +64,11 @@ impl DmaFaults {
     /// Calls `each` for what was refused and not taken yet, as much as the units had room to note:
     /// a number that the machine sets. True if there was more.
     pub fn take(&self, mut each: impl FnMut(DmaFault)) -> bool {
-        let all = pci_devices();
         iommu::take_faults(|refused| {
             let function = refused.function;
-            let index = all.binary_search_by_key(&function, |device| device.function.address);
             each(DmaFault {
                 function,
-                owner: index.ok().and_then(|index| all[index].ownership.now()),
+                owner: pci_device(function).and_then(|device| device.ownership.now()),
                 address: refused.address,
                 access: refused.access,
                 reason: refused.reason,

@@ -30,7 +30,9 @@ mod vector;
 
 pub use assigned::{AssignError, AssignedFunction};
 pub use claim::{Claim, ClaimError, StillReaches};
-pub use config::{Owner, PciDevice, pci_devices, settle};
+pub use config::{
+    Owner, PciDevice, add_function, pci_device, pci_devices, remove_function, settle,
+};
 pub use confined::NotConfined;
 pub use dma::{DeviceAddress, DmaMemory, DmaPage};
 pub use faults::{Access, DmaFault, DmaFaults};

@@ -79,9 +79,7 @@ fn is_memory(bar: &Bar) -> bool {
 
 /// Whether no other function answers at these addresses.
 pub(crate) fn answers_alone(function: &Function, first: u64, last: u64) -> bool {
-    let others = pci_devices()
-        .iter()
-        .filter(|other| other.function.address != function.address);
+    let others = pci_devices().filter(|other| other.function.address != function.address);
     let mut bars = others
         .flat_map(|other| other.function.bars.iter().flatten())
         .filter(|bar| is_memory(bar));

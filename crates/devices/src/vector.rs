@@ -137,14 +137,16 @@ impl Claim {
     #[must_use]
     pub fn vectors(&self) -> u16 {
         let entries = self.msix.as_ref().map_or(0, |msix| msix.entries);
-        let most = self.device.messages.map(|messages| messages.count.into());
+        let told = *self.device.messages.lock();
+        let most = told.map(|messages| messages.count.into());
         entries.min(most.unwrap_or(u16::MAX))
     }
 
     /// Takes a vector of a CPU for message `entry`: what the function is to send, and what that is
     /// to the unit that remaps it.
     fn take_message(&self, entry: u16, cpu: CpuId) -> Option<Taken> {
-        if let Some(messages) = self.device.messages {
+        let told = *self.device.messages.lock();
+        if let Some(messages) = told {
             let vector = messages.vectors().start + u64::from(entry);
             let (_, slot) = take(cpu, vector..vector + 1)?;
             let sends = Message {

@@ -231,6 +231,13 @@ pub struct Lanes<H: Hardware, I> {
     resetting: Mutex<()>,
 }
 
+/// Has all requests of a batch fail, as those of a device that has left.
+pub fn fail(batch: &mut [Request<'_>]) {
+    for request in batch {
+        request.outcome = Err(Errno::EIO);
+    }
+}
+
 /// Why a device is reset.
 #[derive(Clone, Copy)]
 enum Reason {

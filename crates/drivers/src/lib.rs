@@ -5,6 +5,9 @@
 
 extern crate alloc;
 
+pub mod gate;
+#[cfg(target_os = "none")]
+pub mod hotplug;
 pub mod lanes;
 #[cfg(target_os = "none")]
 mod net_interface;

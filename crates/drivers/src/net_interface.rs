@@ -1,11 +1,13 @@
 //! Virtio network cards as interfaces of the network, wherever the card is.
 
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 
 use ::net::inet::Host;
 use ::net::{Frame, FrameRefused, LinkKind, NetDevice, NewInterface};
+use abi::live::Refusal;
 
+use crate::hotplug::Started;
 use crate::virtio_net::{Receiver, Refused, Upper, VirtioNet};
 use crate::virtio_parts::Parts;
 
@@ -44,6 +46,33 @@ impl Upper for Interface {
     }
 }
 
+/// A card that is an interface of a host.
+pub(crate) struct StartedCard<P: Parts> {
+    host: Arc<Host>,
+    index: u32,
+    /// The host has it, and its thread.
+    card: Weak<Card<P>>,
+}
+
+impl<P: Parts> Started for StartedCard<P>
+where
+    VirtioNet<P>: Send + Sync,
+{
+    /// As on Linux, the interface goes with its addresses and routes.
+    fn end(&mut self, force: bool) -> Result<(), Refusal> {
+        let interface = self.host.interface(self.index);
+        if !force && interface.is_some_and(|one| one.is_up()) {
+            return Err(Refusal::up(self.index));
+        }
+        // If somebody has removed it, all the better.
+        let _ = self.host.remove_interface(self.index);
+        if let Some(card) = self.card.upgrade() {
+            card.0.stop();
+        }
+        Ok(())
+    }
+}
+
 /// The first name of a network card that no interface of a host has.
 pub(crate) fn free_name(host: &Host) -> String {
     let mut names = (0_u32..).map(|index| alloc::format!("eth{index}"));
@@ -59,7 +88,7 @@ pub(crate) fn add<P: Parts>(
     card: VirtioNet<P>,
     mut receiver: Receiver<P>,
     has_ipv6: bool,
-) -> Result<(), String>
+) -> Result<StartedCard<P>, String>
 where
     VirtioNet<P>: Send + Sync,
     Receiver<P>: Send,
@@ -81,10 +110,15 @@ where
         host: host.clone(),
         index,
     };
+    let started = StartedCard {
+        host: host.clone(),
+        index,
+        card: Arc::downgrade(&card),
+    };
     let run = move || while card.0.serve(&mut receiver, &upper).is_continue() {};
     if task::spawn(name, None, run).is_err() {
         let _ = host.remove_interface(index);
         return Err("no memory for its thread".into());
     }
-    Ok(())
+    Ok(started)
 }

@@ -17,9 +17,10 @@ use nvme::{Queue, Refusal, Rule, Shape, StartError, Status};
 use task::Mutex;
 use virtqueue::{Address, Memory};
 
+use crate::gate::{Close, Gate};
 use crate::lanes::{
     Broken, Ended, Hardware, InFlight, Lanes, Lent, MAX_LANES, MAX_PIECES, NotOffered, QUEUE_SIZE,
-    Stuck, Tag, lend,
+    Stuck, Tag, fail, lend,
 };
 use crate::virtio_parts::Interrupt;
 
@@ -47,7 +48,32 @@ const MAX_DISCARD: u64 = 1 << 30;
 const ABORT_AT: u8 = 2;
 
 type DiskQueue<P> = Queue<<P as Parts>::Memory, Part<<P as Parts>::Lent>>;
-type Shared<P> = Arc<Lanes<Device<P>, <P as Parts>::Interrupt>>;
+type Queues<P> = Lanes<Device<P>, <P as Parts>::Interrupt>;
+type Shared<P> = Arc<Attached<P>>;
+
+/// A controller, until it leaves.
+struct Attached<P: Parts> {
+    lanes: Gate<Queues<P>>,
+    identity: Identity,
+    queues: usize,
+}
+
+impl<P: Parts> Attached<P> {
+    /// The controller.
+    ///
+    /// # Errors
+    /// `ENODEV` when it has left.
+    fn get(&self) -> Result<Arc<Queues<P>>, Errno> {
+        self.lanes.get().ok_or(Errno::ENODEV)
+    }
+}
+
+/// Requests of disks fail with `EIO` from then on, those of programs with `ENODEV`.
+impl<P: Parts> Close for Attached<P> {
+    fn close(&self) {
+        self.lanes.close();
+    }
+}
 
 /// A part of a request in a queue.
 struct Part<L> {
@@ -103,7 +129,11 @@ pub fn start<P: Parts>(
         passing: Mutex::new(()),
     };
     let lanes = Lanes::new(device, started.queues, interrupts).ok_or(StartError::NoMemory)?;
-    let lanes = Arc::new(lanes);
+    let lanes = Arc::new(Attached {
+        identity: *lanes.hardware().controller.identity(),
+        queues: lanes.queues(),
+        lanes: Gate::new(lanes),
+    });
     let disk = |namespace| NvmeDisk {
         lanes: lanes.clone(),
         namespace,
@@ -119,16 +149,10 @@ impl<P: Parts> NvmeDisk<P> {
         &self.namespace
     }
 
-    /// Description of the controller by itself.
-    #[must_use]
-    pub fn identity(&self) -> &Identity {
-        self.lanes.hardware().controller.identity()
-    }
-
     /// Number of queue pairs.
     #[must_use]
     pub fn queues(&self) -> usize {
-        self.lanes.queues()
+        self.lanes.queues
     }
 }
 
@@ -355,6 +379,9 @@ impl<P: Parts> BlockDevice for NvmeDisk<P> {
     }
 
     fn submit(&self, batch: &mut [Request<'_>]) {
-        self.lanes.submit(self, &self.namespace, batch);
+        match self.lanes.get() {
+            Ok(lanes) => lanes.submit(self, &self.namespace, batch),
+            Err(_) => fail(batch),
+        }
     }
 }

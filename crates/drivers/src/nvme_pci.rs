@@ -1,9 +1,11 @@
 //! NVMe controllers of the machine: finding them, and their namespaces as `fs` knows them.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use abi::live::Refusal;
 use devices::{Claim, DmaPage, PciDevice, Registers, Vector};
 use fs::block::{self, Disk, DiskNumbers, NvmeController};
 use fs::ioctl::IoctlRequest;
@@ -12,6 +14,8 @@ use guard::cpu;
 use nvme::Capabilities;
 use task::Event;
 
+use crate::gate::Close;
+use crate::hotplug::{Started, refusal_of};
 use crate::lanes::QUEUE_SIZE;
 use crate::nvme::{Control, NvmeDisk, Parts, start};
 use crate::pci_parts::{
@@ -81,6 +85,27 @@ impl Geometric for NvmeDisk<Machine> {
     }
 }
 
+/// A controller that was made known.
+struct StartedController {
+    name: String,
+    disks: Vec<String>,
+    /// Devices that take commands of programs, by name.
+    nodes: Vec<(String, DeviceId)>,
+    gate: Arc<dyn Close>,
+}
+
+impl Started for StartedController {
+    fn end(&mut self, force: bool) -> Result<(), Refusal> {
+        Disk::remove(&self.disks, force).map_err(refusal_of)?;
+        block::unregister_controller(&self.name);
+        for (name, id) in &self.nodes {
+            devfs::unregister(name, *id);
+        }
+        self.gate.close();
+        Ok(())
+    }
+}
+
 /// Finds controllers and makes their namespaces known. One that cannot be used costs a line in the
 /// log, and one that does not answer a while: the start of the system waits for it no longer than
 /// that.
@@ -110,7 +135,7 @@ fn registers(claim: &Arc<Claim>, queues: usize) -> Result<Registers, String> {
 
 /// Brings the `index`th controller up and makes its namespaces known, as Linux names them: by their
 /// order, not their numbers.
-fn start_controller(device: &'static PciDevice, index: u32) -> Result<(), String> {
+fn start_controller(device: &'static PciDevice, index: u32) -> Result<Box<dyn Started>, String> {
     let claim = device.claim().map_err(|error| text(&error))?;
     let vectors = queue_vectors(&claim)?;
     let registers = registers(&claim, vectors.len())?;
@@ -122,7 +147,7 @@ fn start_controller(device: &'static PciDevice, index: u32) -> Result<(), String
     let name = alloc::format!("nvme{index}");
     let (control, disks) =
         start::<Machine>(name.clone(), board, vectors, memory).map_err(|error| text(&error))?;
-    let mut names = Vec::new();
+    let (mut names, mut nodes) = (Vec::new(), Vec::new());
     for (number, disk) in (1..).zip(disks) {
         let name = alloc::format!("{name}n{number}");
         let namespace = disk.namespace();
@@ -140,8 +165,10 @@ fn start_controller(device: &'static PciDevice, index: u32) -> Result<(), String
             },
         );
         let generic = Arc::new(disk.generic());
-        if let Err(error) = devfs::register(&alloc::format!("ng{index}n{number}"), generic) {
-            log::error!("{name}: commands cannot be passed: {error}");
+        let node = alloc::format!("ng{index}n{number}");
+        match devfs::register(&node, generic) {
+            Ok(id) => nodes.push((node, id)),
+            Err(error) => log::error!("{name}: commands cannot be passed: {error}"),
         }
         let driver = Arc::new(DiskOfMachine::new(disk));
         let registered = Disk::register(&name, DiskNumbers::further(), driver);
@@ -151,7 +178,9 @@ fn start_controller(device: &'static PciDevice, index: u32) -> Result<(), String
         }
     }
     let control = Arc::new(control);
+    let disks = names.clone();
     let known = devfs::register(&name, control.clone()).and_then(|id| {
+        nodes.push((name.clone(), id));
         let about = about(&control, name.clone(), index, id);
         block::register_controller(NvmeController {
             address: text(&device.function().address),
@@ -162,7 +191,12 @@ fn start_controller(device: &'static PciDevice, index: u32) -> Result<(), String
     if let Err(error) = known {
         log::error!("{name}: commands cannot be passed: {error}");
     }
-    Ok(())
+    Ok(Box::new(StartedController {
+        gate: control.gate(),
+        name,
+        disks,
+        nodes,
+    }))
 }
 
 /// Description of a controller for programs, but for its place and its disks.

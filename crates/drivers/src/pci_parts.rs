@@ -1,6 +1,7 @@
 //! Parts of the machine that drivers of PCI functions have: finding the functions, memory of their
 //! queues, pages and interrupts; what `fs` wants of a disk.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,6 +19,7 @@ use virtqueue::{Address, Memory, Unreachable};
 use vm::Page;
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::hotplug::{self, Kind, Started};
 use crate::lanes::Lent;
 use crate::virtio_parts::Interrupt;
 
@@ -36,28 +38,30 @@ pub fn pause(n: u32) {
 }
 
 /// Starts the devices of a kind, in the order of their addresses, in a thread, and waits for that a
-/// bounded time. `start` is given the number of those that were started before.
+/// bounded time; `start` is given the number of each among those of the kind. Those that come later
+/// are started when they do ([`hotplug::came`]).
 pub fn start_devices(
-    is_kind: impl Fn(&Function) -> bool + Copy + Send + 'static,
+    is_kind: impl Fn(&Function) -> bool + Copy + Send + Sync + 'static,
     what: &'static str,
     done: &'static Event,
-    start: impl Fn(&'static PciDevice, u32) -> Result<(), String> + Send + 'static,
+    start: impl Fn(&'static PciDevice, u32) -> Result<Box<dyn Started>, String> + Send + Sync + 'static,
 ) {
+    let kind = hotplug::add_kind(Kind {
+        what,
+        is_kind: Box::new(is_kind),
+        start: Box::new(start),
+    });
     let all = move || {
-        let all = devices::pci_devices().iter();
+        let all = devices::pci_devices();
         all.filter(move |device| is_kind(device.function()) && !device.is_hidden())
     };
     if all().next().is_none() {
         return;
     }
     let start_all = move || {
-        let mut started = 0;
         for device in all() {
-            match start(device, started) {
-                Ok(()) => started += 1,
-                Err(error) => {
-                    log::error!("{what}: {}: {error}", device.function().address);
-                }
+            if let Err(error) = hotplug::start(&kind, device) {
+                log::error!("{what}: {}: {error}", device.function().address);
             }
         }
         done.set();

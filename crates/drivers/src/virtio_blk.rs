@@ -1,6 +1,7 @@
 //! Virtio disks as block devices (`docs/virtio.md`, "The disk in the kernel").
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
@@ -11,9 +12,10 @@ use virtio::blk::{Completion, Disk, Failure, Operation, Properties, Queue, Refus
 use virtio::blk::{StartError, Unmap};
 use virtqueue::{Address, BringUpError, Piece, TransportError};
 
+use crate::gate::{Close, Gate};
 use crate::lanes::{
     Broken, Ended, Hardware, InFlight, Lanes, Lent, MAX_LANES, MAX_PIECES, NotOffered, QUEUE_SIZE,
-    Stuck, Tag, lend,
+    Stuck, Tag, fail, lend,
 };
 use crate::virtio_parts::Parts;
 
@@ -39,7 +41,9 @@ struct Device<P: DiskParts> {
 
 /// A virtio disk.
 pub struct VirtioDisk<P: DiskParts> {
-    lanes: Lanes<Device<P>, P::Interrupt>,
+    lanes: Arc<Gate<Lanes<Device<P>, P::Interrupt>>>,
+    properties: Properties,
+    queues: usize,
 }
 
 /// Why there is no disk.
@@ -85,21 +89,39 @@ impl<P: DiskParts> VirtioDisk<P> {
         if u64::from(pieces) * u64::from(piece_limit(disk.properties())) < PAGE_SIZE as u64 {
             return Err(NoDisk::SmallRequests);
         }
+        let properties = *disk.properties();
         let device = Device { name, disk };
         let lanes = Lanes::new(device, queues, interrupts).ok_or(NoDisk::NoMemory)?;
-        Ok(Self { lanes })
+        Ok(Self {
+            properties,
+            queues: lanes.queues(),
+            lanes: Arc::new(Gate::new(lanes)),
+        })
+    }
+
+    /// The way to the device: when it is closed, requests fail with `EIO`, as those of a disk that
+    /// was pulled out, and the device is let go of when the last one that is under way is over.
+    #[must_use]
+    pub fn gate(&self) -> Arc<dyn Close>
+    where
+        P: 'static,
+        P::Transport: Send + Sync,
+        P::Memory: Send,
+        P::Interrupt: Send + Sync,
+    {
+        self.lanes.clone()
     }
 
     /// Number of queues.
     #[must_use]
-    pub fn queues(&self) -> usize {
-        self.lanes.queues()
+    pub const fn queues(&self) -> usize {
+        self.queues
     }
 
     /// The device's properties.
     #[must_use]
-    pub fn properties(&self) -> &Properties {
-        self.lanes.hardware().disk.properties()
+    pub const fn properties(&self) -> &Properties {
+        &self.properties
     }
 }
 
@@ -350,6 +372,9 @@ impl<P: DiskParts> BlockDevice for VirtioDisk<P> {
     }
 
     fn submit(&self, batch: &mut [Request<'_>]) {
-        self.lanes.submit(self, &(), batch);
+        match self.lanes.get() {
+            Some(lanes) => lanes.submit(self, &(), batch),
+            None => fail(batch),
+        }
     }
 }

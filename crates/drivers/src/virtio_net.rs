@@ -86,6 +86,8 @@ pub struct VirtioNet<P: Parts> {
     has_sending_broken: AtomicBool,
     /// True while somebody was told that there is no room, and not yet that there is.
     is_room_awaited: AtomicBool,
+    /// Flag: the thread is to end.
+    is_stopping: AtomicBool,
     counters: Counters,
 }
 
@@ -149,6 +151,7 @@ impl<P: Parts> VirtioNet<P> {
             interrupts,
             has_sending_broken: AtomicBool::new(false),
             is_room_awaited: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
             counters: Counters::default(),
         };
         let receiver = Receiver {
@@ -157,6 +160,16 @@ impl<P: Parts> VirtioNet<P> {
             next_reset: Deadline::at_ns(0),
         };
         Ok((card, receiver))
+    }
+
+    /// Has the thread end: the card leaves.
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.interrupts.queues.event().set();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
     }
 
     /// The card's properties.
@@ -222,6 +235,9 @@ impl<P: Parts> VirtioNet<P> {
     /// Does what there is to do for the card, then waits for it. One thread does this, until it is
     /// told to stop: the card is gone then.
     pub fn serve(&self, receiver: &mut Receiver<P>, upper: &dyn Upper) -> ControlFlow<()> {
+        if self.is_stopping() {
+            return ControlFlow::Break(());
+        }
         match self.work(receiver, upper) {
             Ok(()) => {
                 self.interrupts.queues.event().wait();
@@ -312,6 +328,9 @@ impl<P: Parts> VirtioNet<P> {
         }
         loop {
             task::sleep_until(receiver.next_reset);
+            if self.is_stopping() {
+                return ControlFlow::Break(());
+            }
             let result = self.nic.recover(&mut receiver.queue, &mut transmit);
             receiver.next_reset = Deadline::after_ns(RESET_NS);
             match result {

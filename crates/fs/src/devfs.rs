@@ -96,6 +96,13 @@ pub fn register(name: &str, device: Arc<dyn CharDevice>) -> Result<DeviceId> {
     Ok(id)
 }
 
+/// Makes a device unknown: its node is removed if somebody has not done so. Who has it open keeps
+/// that.
+pub fn unregister(name: &str, id: DeviceId) {
+    registry().drivers.lock().remove(&id);
+    remove_node(name);
+}
+
 /// Makes the node of a block device in `/dev`.
 ///
 /// # Errors
@@ -115,7 +122,7 @@ pub(crate) fn block_node(name: &str, id: DeviceId, mode: u32) -> Result<()> {
         .map(drop)
 }
 
-/// Removes the node of a block device from `/dev`, if somebody has not done so.
+/// Removes the node of a device from `/dev`, if somebody has not done so.
 pub(crate) fn remove_node(name: &str) {
     let fs: Arc<dyn FileSystem> = registry().fs.clone();
     let _ = mount::remove_name(&fs, name.as_bytes());

@@ -21,7 +21,7 @@ use acpi::ConfigWindow;
 use arrayvec::ArrayVec;
 use lfmutex::Once;
 pub use own::{FunctionPlace, MAX_REGISTERS, own_functions};
-pub(crate) use own::{entries, known_entries, places};
+pub(crate) use own::{entries, let_in, places, shut_out};
 use raw_cpuid::CpuId;
 
 use crate::cpu::CpuId as Cpu;
@@ -154,7 +154,7 @@ pub fn bus_address(page: &Page) -> u64 {
 /// Address at which devices reach a frame: in an instance whose functions are confined, by its
 /// number; otherwise where it is.
 fn address_of(frame: Frame) -> u64 {
-    if role::has_frame_addresses() {
+    if own::are_confined() {
         by_number(frame.0)
     } else {
         phys::of(frame).0

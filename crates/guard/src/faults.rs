@@ -97,12 +97,14 @@ pub fn doubts_reset() -> bool {
 static CRASH_AT: AtomicUsize = AtomicUsize::new(0);
 
 /// Steps of management at which a supervisor can be made to panic.
-const CRASH_POINTS: [&str; 8] = [
+const CRASH_POINTS: [&str; 10] = [
     "start: granted",
     "start: sent",
     "change: staged",
     "change: told",
     "change: adopted",
+    "device: staged",
+    "device: told",
     "halt: begun",
     "end: proved",
     "end: taken back",

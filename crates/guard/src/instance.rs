@@ -17,6 +17,7 @@ use ring::epoch::{Copied, Table, WORDS};
 
 use crate::arch::{self, timer};
 use crate::cpu::{self, CpuId};
+use crate::device::FunctionPlace;
 use crate::mem::direct;
 use crate::mem::frame::Frame;
 use crate::{cpu_table, device, faults, heartbeat, ipi, leave, mem, park, peers, role, smp};
@@ -77,10 +78,10 @@ pub enum Epoch {
 /// The last epoch that was looked at; held while one is adopted.
 static LAST_EPOCH: Mutex<u64> = Mutex::new(0);
 
-/// The possessions of this instance.
-struct Own;
+/// The possessions of this instance, with entries for its functions if it has looked for them.
+struct Own<'a>(Option<&'a [live::Entry]>);
 
-impl Holdings for Own {
+impl Holdings for Own<'_> {
     fn first_memory(&self) -> &[MemRange] {
         role::descriptor().ranges()
     }
@@ -103,7 +104,7 @@ impl Holdings for Own {
         cpu_table::apic_id(number)
     }
     fn functions(&self) -> Option<&[live::Entry]> {
-        device::known_entries()
+        self.0
     }
     fn places(&self) -> usize {
         role::descriptor().places()
@@ -126,9 +127,13 @@ pub(crate) fn room_for_epoch() -> Option<Vec<live::Entry>> {
     Some(copy)
 }
 
-/// Checks an epoch against what this instance has.
-pub(crate) fn check_epoch(entries: &[live::Entry]) -> Result<Totals, Refusal> {
-    live::check(entries, &Own)
+/// Checks an epoch against what this instance has; `functions` are entries for those that it has,
+/// if it has looked for them.
+pub(crate) fn check_epoch(
+    entries: &[live::Entry],
+    functions: Option<&[live::Entry]>,
+) -> Result<Totals, Refusal> {
+    live::check(entries, &Own(functions))
 }
 
 /// Callbacks of the kernel for changes of what its instance has.
@@ -148,6 +153,12 @@ pub struct Adopters {
     /// Writes back what caches hold of files and disks, so that they can give it up. May wait for
     /// disks.
     pub write_back: fn(),
+    /// Takes a PCI function that has come, which can be mapped, and starts its driver. False
+    /// without memory.
+    pub add_function: fn(&FunctionPlace) -> bool,
+    /// Takes the function of a number from its driver, and ends all mappings of it; if the flag is
+    /// set, whoever uses it.
+    pub remove_function: fn(u32, bool) -> Result<(), Refusal>,
 }
 
 /// Looks at the dynamic part of the descriptor, adopts what is new or refuses it, and answers. In
@@ -164,8 +175,6 @@ pub fn adopt_epoch(adopters: &Adopters) -> Epoch {
     if table.epoch() == Some(*last) {
         return Epoch::Same;
     }
-    // What it has of devices is known before anything is compared with it.
-    device::entries();
     let mut copy = room_for_epoch().unwrap_or_default();
     let Copied::Whole { epoch, count } = table.read(&mut copy) else {
         return Epoch::Torn;
@@ -227,12 +236,36 @@ fn shrink(to: u64, reclaims: bool, adopters: &Adopters) -> Result<(), Refusal> {
     }
 }
 
+/// Has functions leave that an epoch does not list, and takes those that it lists and that are not
+/// among the known ones. What is half done when this fails is undone by the next epoch.
+fn follow_functions(
+    entries: &[live::Entry],
+    known: &[live::Entry],
+    adopters: &Adopters,
+) -> Result<(), Refusal> {
+    let is_in = |entries, number| !live::function_entries(entries, number).is_empty();
+    let is_forced = entries.contains(&live::FORCE);
+    for number in live::function_numbers(known).filter(|number| !is_in(entries, *number)) {
+        (adopters.remove_function)(number, is_forced)?;
+        device::shut_out(number);
+    }
+    for place in device::places(entries).filter(|place| !is_in(known, place.number)) {
+        if !device::let_in(&place) || !(adopters.add_function)(&place) {
+            device::shut_out(place.number);
+            return Err(Refusal::NoMemory);
+        }
+    }
+    Ok(())
+}
+
 /// Adopts a whole epoch; returns what the instance has by it. CPUs that leave are gone when this
 /// returns.
 fn adopt(entries: &[live::Entry], adopters: &Adopters) -> Result<Totals, Refusal> {
-    let totals = check_epoch(entries)?;
+    let known = device::entries().ok_or(Refusal::NoMemory)?;
+    let totals = check_epoch(entries, Some(&known))?;
     // First of all, because only this can be left half done.
     prepare_cpus(cpu::count()..totals.cpus, adopters)?;
+    follow_functions(entries, &known, adopters)?;
     let has = mem::total_frames();
     if totals.frames < has {
         let reclaims = entries.contains(&live::RECLAIM);

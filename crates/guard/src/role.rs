@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use abi::descriptor::{FLAG_FRAME_ADDRESSES, FLAG_NETWORK, FLAG_X2APIC};
+use abi::descriptor::{FLAG_NETWORK, FLAG_X2APIC};
 use abi::layout::{DESCRIPTOR, NETWORK, WINDOW};
 use abi::{Descriptor, Network, Window};
 use mitigations::Mode;
@@ -72,11 +72,6 @@ fn adopted() -> Option<&'static Descriptor> {
 #[must_use]
 pub fn has_x2apic() -> bool {
     adopted().is_some_and(|descriptor| descriptor.has(FLAG_X2APIC))
-}
-
-/// Whether devices reach this instance's frames by their numbers, as they are confined.
-pub(crate) fn has_frame_addresses() -> bool {
-    adopted().is_some_and(|descriptor| descriptor.has(FLAG_FRAME_ADDRESSES))
 }
 
 /// True in the supervisor. Before there is a descriptor, whoever was not entered as an instance

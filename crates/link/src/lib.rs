@@ -19,10 +19,12 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use abi::layout::PAGE_SIZE;
+use abi::live::Refusal;
 use abi::msg;
 use abi::window::Window;
 pub use exec::{ExecFault, ExecProgram, ExecRequest, ExecStdio, RunProgram};
 use fs::tty::{Tty, WinSize};
+use guard::device::FunctionPlace;
 use guard::instance::{self, Adopters, Epoch};
 pub use peers::on_peer_doorbell;
 use ring::MessageReader;
@@ -45,6 +47,10 @@ pub struct ControlHandlers {
     pub move_pages: fn(),
     /// Writes back what caches hold, as `guard::instance::Adopters` has it.
     pub write_back: fn(),
+    /// Takes a function that has come, as `guard::instance::Adopters` has it.
+    pub add_function: fn(&FunctionPlace) -> bool,
+    /// Takes a function from its driver, as `guard::instance::Adopters` has it.
+    pub remove_function: fn(u32, bool) -> Result<(), Refusal>,
     /// Number of threads of programs, and memory in use in bytes.
     pub usage: fn() -> (u32, u64),
     /// Runs a program beside the first one.
@@ -92,6 +98,8 @@ fn follow_descriptor(hooks: &ControlHandlers) {
         cpus_removed: task::cpus_removed,
         move_pages: hooks.move_pages,
         write_back: hooks.write_back,
+        add_function: hooks.add_function,
+        remove_function: hooks.remove_function,
     };
     let (cpus, frames) = (task::cpu_count(), guard::mem::total_frames());
     match instance::adopt_epoch(&adopters) {

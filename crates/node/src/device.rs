@@ -29,8 +29,8 @@ use zerocopy::IntoBytes;
 use crate::events::EventReader;
 use crate::exec_files::{ExecHandle, ExecReader, ExecWriter};
 use crate::instance::{
-    Charge, ExecError, Extent, Instance, OnHang, Outcome, Program, Refusal, ResizeError, Wanted,
-    supervisors_stats,
+    Charge, ExecError, Extent, Instance, OnHang, Outcome, Program, Refusal, Refused as NotGiven,
+    ResizeError, Wanted, check_device, supervisors_stats,
 };
 use crate::label::Label;
 use crate::network::{self, AddRefused, Lease, Refused};
@@ -105,7 +105,8 @@ impl FileOps for SkerryFile {
             dev::UNPAUSE => find(read_target(request)?.id)?.unpause().map(|()| 0),
             dev::RENAME => rename(request),
             dev::EXEC => exec(request),
-            dev::ADD_DEVICE => add_device(request),
+            dev::ADD_DEVICE => change_device(request, add_device),
+            dev::REMOVE_DEVICE => change_device(request, |call| find(call.id)?.remove_device(call)),
             dev::PUBLISH => publish(request),
             dev::ADD_NETWORK => add_network(request),
             dev::REMOVE_NETWORK => remove_network(request),
@@ -513,16 +514,33 @@ fn exec(request: &IoctlRequest<'_>) -> Result<usize> {
     Err(errno)
 }
 
-fn add_device(request: &IoctlRequest<'_>) -> Result<usize> {
+fn change_device(
+    request: &IoctlRequest<'_>,
+    change: impl FnOnce(&AddDevice) -> core::result::Result<u64, NotGiven>,
+) -> Result<usize> {
     let mut call: AddDevice = request.read()?;
-    let added = find(call.id)?.add_device(&call);
-    (call.reason, call.owner) = (dev::REASON_NONE, 0);
-    let result = added.map_err(|refused| {
-        (call.reason, call.owner) = (refused.reason, refused.owner);
-        refused.errno
-    });
+    let changed = change(&call);
+    (call.reason, call.owner, call.epoch) = (dev::REASON_NONE, 0, 0);
+    let result = match changed {
+        Ok(epoch) => {
+            call.epoch = epoch;
+            Ok(0)
+        }
+        Err(refused) => {
+            (call.reason, call.owner) = (refused.reason, refused.owner);
+            Err(refused.errno)
+        }
+    };
     request.write(&call)?;
-    result.map(|()| 0)
+    result
+}
+
+/// Adds a device, or says whether any instance could have it.
+fn add_device(call: &AddDevice) -> core::result::Result<u64, NotGiven> {
+    match call.id {
+        0 if call.flags & dev::DEVICE_DRY_RUN != 0 => check_device(call).map(|()| 0),
+        id => find(id)?.add_device(call),
+    }
 }
 
 fn publish(request: &IoctlRequest<'_>) -> Result<usize> {

@@ -27,7 +27,7 @@ use abi::keep::KeptLease;
 use abi::layout::PAGE_SIZE;
 use abi::msg::{self, Message};
 use abi::window::{KLOG_BYTES, STREAM_BYTES, State};
-pub(crate) use devices::adopt as adopt_devices;
+pub(crate) use devices::{adopt as adopt_devices, check as check_device};
 use exec::Programs;
 pub(crate) use exec::{ExecError, Program};
 use fs::Result;

@@ -16,7 +16,8 @@ use virtqueue::Address;
 use vm::Page;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{Device, NvmeDisk, Part, Parts, Shared, submit};
+use super::{Attached, Device, NvmeDisk, Part, Parts, Queues, Shared, submit};
+use crate::gate::Close;
 use crate::lanes::{Lent, MAX_PIECES, NotOffered, Tag};
 
 /// Requests of Linux' `nvme_ioctl.h`.
@@ -187,7 +188,13 @@ impl<P: Parts> Control<P> {
     /// Description of the controller by itself.
     #[must_use]
     pub fn identity(&self) -> &Identity {
-        self.lanes.hardware().controller.identity()
+        &self.lanes.identity
+    }
+
+    /// The way to the controller.
+    #[must_use]
+    pub fn gate(&self) -> Arc<dyn Close> {
+        self.lanes.clone()
     }
 
     /// A request of a program's.
@@ -202,7 +209,7 @@ impl<P: Parts> Control<P> {
     /// Number of queue pairs, beside the admin queue's.
     #[must_use]
     pub fn queues(&self) -> usize {
-        self.lanes.queues()
+        self.lanes.queues
     }
 }
 
@@ -221,7 +228,7 @@ impl<P: Parts> Device<P> {
     }
 
     /// Waits for the admin queue's answer to a command that is over, or was stopped.
-    fn await_passed(&self, lanes: &Shared<P>, looks: u32) -> Result<Answer, Errno> {
+    fn await_passed(&self, lanes: &Queues<P>, looks: u32) -> Result<Answer, Errno> {
         let mut next_reset = looks;
         let mut is_broken = false;
         let mut n = 0u32;
@@ -250,7 +257,7 @@ impl<P: Parts> Device<P> {
 
 /// Passes an admin command; its answer.
 fn pass_admin<P: Parts>(
-    lanes: &Shared<P>,
+    lanes: &Queues<P>,
     plan: &Plan,
     buffer: &Buffer,
     looks: u32,
@@ -274,7 +281,7 @@ fn pass_admin<P: Parts>(
 }
 
 /// Passes a command of the NVM command set; its answer.
-fn pass_nvm<P: Parts>(lanes: &Shared<P>, plan: &Plan, buffer: &Buffer) -> Result<Answer, Errno> {
+fn pass_nvm<P: Parts>(lanes: &Queues<P>, plan: &Plan, buffer: &Buffer) -> Result<Answer, Errno> {
     let note = Arc::new(Note::default());
     let outcome = lanes.run(|queue, tag: Tag| -> Result<(), NotOffered> {
         let (pages, places) = buffer.lend::<P::Lent>();
@@ -300,7 +307,7 @@ fn require_privilege(request: &IoctlRequest<'_>) -> fs::Result<()> {
 /// `NVME_IOCTL_ADMIN_CMD` and the like; the status that the controller answers. `namespace` is the
 /// one that the file is of, `result` the place of the result and its bytes.
 fn pass<P: Parts>(
-    lanes: &Shared<P>,
+    lanes: &Queues<P>,
     namespace: Option<&Namespace>,
     request: &IoctlRequest<'_>,
     is_admin: bool,
@@ -342,7 +349,7 @@ fn pass<P: Parts>(
 
 /// Has the controller do a command, with its data from and to the program.
 fn do_wanted<P: Parts>(
-    lanes: &Shared<P>,
+    lanes: &Queues<P>,
     wanted: &Wanted,
     set: CommandSet,
     request: &IoctlRequest<'_>,
@@ -370,7 +377,7 @@ fn do_wanted<P: Parts>(
 
 /// `NVME_IOCTL_SUBMIT_IO`: reads, writes or compares blocks.
 fn transfer<P: Parts>(
-    lanes: &Shared<P>,
+    lanes: &Queues<P>,
     namespace: &Namespace,
     request: &IoctlRequest<'_>,
 ) -> fs::Result<usize> {
@@ -420,12 +427,13 @@ fn transfer<P: Parts>(
 /// # Errors
 /// `ENOTTY` for others; `EACCES` without `CAP_SYS_ADMIN`; `EPERM` and `EOPNOTSUPP` for commands
 /// that are not passed; `EINVAL` for those that make no sense; `EINTR` if the controller was reset
-/// before it had done a command; `EIO` if it does not come back.
+/// before it had done a command; `EIO` if it does not come back; `ENODEV` when it has left.
 fn ioctl<P: Parts>(
-    lanes: &Shared<P>,
+    attached: &Attached<P>,
     namespace: Option<&Namespace>,
     request: &IoctlRequest<'_>,
 ) -> fs::Result<usize> {
+    let lanes = &*attached.get()?;
     let (short, long) = ((RESULT, 4), (RESULT_64, 8));
     match (request.command, namespace) {
         (request::ID, Some(namespace)) => Ok(namespace.id as usize),

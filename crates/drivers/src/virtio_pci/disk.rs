@@ -1,9 +1,11 @@
 //! Virtio disks of the machine, as `fs` knows them.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use abi::live::Refusal;
 use devices::{DmaPage, PciDevice, Vector};
 use fs::DeviceId;
 use fs::block::{Disk, DiskNumbers};
@@ -12,6 +14,8 @@ use task::Event;
 use virtio::pci::Pci;
 
 use super::{Board, Messages, is_kind, open};
+use crate::gate::Close;
+use crate::hotplug::{Started, refusal_of};
 use crate::pci_parts::{
     DiskOfMachine, Geometric, QueueMemory, queue_memory, queue_vectors, start_devices, text,
 };
@@ -47,6 +51,20 @@ impl Geometric for VirtioDisk<Machine> {
     }
 }
 
+/// A disk that was made known.
+struct StartedDisk {
+    names: [String; 1],
+    gate: Arc<dyn Close>,
+}
+
+impl Started for StartedDisk {
+    fn end(&mut self, force: bool) -> Result<(), Refusal> {
+        Disk::remove(&self.names, force).map_err(refusal_of)?;
+        self.gate.close();
+        Ok(())
+    }
+}
+
 /// Finds disks and makes them known.
 pub fn probe() {
     static DONE: Event = Event::new();
@@ -69,7 +87,7 @@ fn disk_name(index: u32) -> String {
 }
 
 /// Brings the `index`th disk up and makes it known.
-fn start_disk(device: &'static PciDevice, index: u32) -> Result<(), String> {
+fn start_disk(device: &'static PciDevice, index: u32) -> Result<Box<dyn Started>, String> {
     let claim = device.claim().map_err(|error| text(&error))?;
     let vectors = queue_vectors(&claim)?;
     let transport = open(&claim, Messages::Queues)?;
@@ -90,10 +108,13 @@ fn start_disk(device: &'static PciDevice, index: u32) -> Result<(), String> {
             ""
         },
     );
+    let gate = disk.gate();
     let driver = Arc::new(DiskOfMachine::new(disk));
     let place = DiskNumbers {
         id: DeviceId::new(MAJOR, index * MINORS),
         minors: MINORS,
     };
-    Disk::register(&name, place, driver).map_err(|error| text(&error))
+    Disk::register(&name, place, driver).map_err(|error| text(&error))?;
+    let names = [name];
+    Ok(Box::new(StartedDisk { names, gate }))
 }

@@ -1,5 +1,6 @@
 //! Virtio network cards of the machine, as interfaces of the network.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 
@@ -10,6 +11,7 @@ use task::Event;
 use virtio::pci::Pci;
 
 use super::{Board, Messages, is_kind, open};
+use crate::hotplug::Started;
 use crate::net_interface::{add, free_name};
 use crate::pci_parts::{QueueMemory, queue_memory, start_devices, text};
 use crate::virtio_net::{Interrupts, VirtioNet};
@@ -36,7 +38,11 @@ pub fn probe(host: &Arc<Host>) {
 }
 
 /// Brings a card up, and its thread.
-fn start_card(device: &'static PciDevice, index: u32, host: &Arc<Host>) -> Result<(), String> {
+fn start_card(
+    device: &'static PciDevice,
+    index: u32,
+    host: &Arc<Host>,
+) -> Result<Box<dyn Started>, String> {
     let claim = device.claim().map_err(|error| text(&error))?;
     let cpu = CpuId(index % devices::vector_cpus() as u32);
     let vector = |entry| {
@@ -55,12 +61,12 @@ fn start_card(device: &'static PciDevice, index: u32, host: &Arc<Host>) -> Resul
     let started = VirtioNet::<Machine>::start(name.clone(), transport, interrupts, memory);
     let (card, receiver) = started.map_err(|error| text(&error))?;
     let properties = *card.properties();
-    add(host, &name, card, receiver, true)?;
+    let interface = add(host, &name, card, receiver, true)?;
     let [a, b, c, d, e, f] = properties.mac;
     log::info!(
         "{name}: virtio network card {}, {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, MTU {}",
         device.function().address,
         properties.mtu
     );
-    Ok(())
+    Ok(Box::new(interface))
 }

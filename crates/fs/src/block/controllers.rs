@@ -52,6 +52,11 @@ pub fn register_controller(controller: NvmeController) -> Result<()> {
     Ok(())
 }
 
+/// Makes the controller of a name unknown.
+pub fn unregister_controller(name: &str) {
+    CONTROLLERS.lock().retain(|known| known.name != name);
+}
+
 /// All controllers, in the order in which they were found.
 #[must_use]
 pub fn controllers() -> Vec<Arc<NvmeController>> {

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use ::block::{BlockDevice, PageCache};
 pub use ::block::{SECTOR_SIZE, writeback};
 use abi::errno::Errno;
-pub use controllers::{NvmeController, controllers, register_controller};
+pub use controllers::{NvmeController, controllers, register_controller, unregister_controller};
 pub use loop_control::register_standard;
 use partitions::Part;
 use special::OpenDisk;
@@ -84,6 +84,17 @@ struct Openers {
     is_claimed: bool,
     /// Whether that one is about to let go of it.
     is_leaving: bool,
+    /// Whether the device is about to leave, or has left.
+    is_gone: bool,
+}
+
+/// Use of a disk that keeps it from leaving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InUse {
+    /// File systems that are mounted from it, so many.
+    Mounted(usize),
+    /// Openings of it, so many.
+    Open(usize),
 }
 
 /// Numbers of a disk: its own, and how many there are for it and its partitions.
@@ -190,7 +201,70 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Makes a partition unknown that nobody has open.
+    /// Makes the disks of some names unknown, and their partitions: their device leaves. Whoever
+    /// has one open keeps it, with what its driver answers from then on. A name of no disk counts
+    /// for nothing. Unless `force`, waits for file systems that are not mounted any more.
+    ///
+    /// # Errors
+    /// [`InUse`], unless `force`; nothing was changed.
+    pub fn remove(names: &[String], force: bool) -> core::result::Result<(), InUse> {
+        let is_wanted = |disk: &Arc<Self>| disk.part.is_none() && names.contains(&disk.name);
+        let wanted: Vec<Arc<Self>> = disks().into_iter().filter(is_wanted).collect();
+        let of = |disk: &Arc<Self>| disk.partitions().into_iter().chain([disk.clone()]);
+        if !force {
+            for part in wanted.iter().flat_map(of) {
+                // A thread of the kernel's is not interrupted.
+                let _ = part.await_release();
+            }
+        }
+        // The disks first: then no partition comes or goes.
+        let set_gone = |is_gone| {
+            for disk in &wanted {
+                disk.openers.lock().is_gone = is_gone;
+                for part in disk.partitions() {
+                    part.openers.lock().is_gone = is_gone;
+                }
+            }
+        };
+        set_gone(true);
+        let (mut mounted, mut open) = (0, 0);
+        for part in wanted.iter().flat_map(of) {
+            let openers = part.openers.lock();
+            mounted += usize::from(openers.is_claimed);
+            open += openers.count;
+            if openers.count > 0 && !force {
+                log::warn!("{} is in use, and does not leave", part.name);
+            }
+        }
+        let in_use = match (mounted, open) {
+            (0, 0) => None,
+            (0, open) => Some(InUse::Open(open)),
+            (mounted, _) => Some(InUse::Mounted(mounted)),
+        };
+        if let Some(in_use) = in_use.filter(|_| !force) {
+            set_gone(false);
+            return Err(in_use);
+        }
+        for disk in &wanted {
+            let partitions = core::mem::take(&mut *disk.partitions.lock());
+            partitions
+                .iter()
+                .chain([disk])
+                .for_each(|part| part.forget());
+        }
+        Ok(())
+    }
+
+    /// Refuses, if its device leaves or has left.
+    fn check_here(&self) -> Result<()> {
+        if self.openers.lock().is_gone {
+            Err(Errno::ENXIO)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes a disk or a partition unknown.
     fn forget(&self) {
         DISKS.lock().remove(&self.id);
         devfs::remove_node(&self.name);
@@ -254,6 +328,9 @@ impl Disk {
     /// Adds an opener.
     fn open(&self, flags: OpenFlags) -> Result<()> {
         let mut openers = self.openers.lock();
+        if openers.is_gone {
+            return Err(Errno::ENXIO);
+        }
         if flags.contains(OpenFlags::EXCL) {
             if openers.is_claimed {
                 return Err(Errno::EBUSY);

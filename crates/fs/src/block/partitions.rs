@@ -139,6 +139,7 @@ impl Disk {
             return Err(Errno::EINVAL);
         }
         let mut partitions = self.partitions.lock();
+        self.check_here()?;
         if partitions.iter().any(|part| part.opener_count() > 0) {
             return Err(Errno::EBUSY);
         }
@@ -163,6 +164,7 @@ impl Disk {
         offset: u64,
         len: u64,
     ) -> Result<()> {
+        self.check_here()?;
         let device = PartDevice {
             whole: self.counted.clone(),
             driver: self.driver.clone(),

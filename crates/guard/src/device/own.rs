@@ -1,17 +1,17 @@
 //! The PCI functions of an instance, as its descriptor names them (`docs/descriptor.md`).
 //!
-//! They are looked at once, when somebody first asks, and stay as they are: functions neither come
-//! nor go while an instance runs.
+//! They are looked at when somebody first asks, and follow the descriptor from then on.
 
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::layout::PAGE_SIZE;
 use abi::live::{
     self, Entry, KIND_FUNCTION, KIND_REGISTERS, MAX_ENTRIES, Messages, Refusal, Registers,
 };
 use arrayvec::ArrayVec;
-use lfmutex::Once;
+use lfmutex::Mutex;
 use ring::epoch::Copied;
 
 use crate::{instance, role};
@@ -42,16 +42,71 @@ impl FunctionPlace {
     }
 }
 
-static ENTRIES: Once<Vec<Entry>> = Once::new();
+/// Entries for the functions of this instance and their registers; nothing before somebody has
+/// looked.
+static ENTRIES: Mutex<Option<Vec<Entry>>> = Mutex::new(None);
 
-/// Entries for the functions of this instance and their registers.
-pub(crate) fn entries() -> &'static [Entry] {
-    ENTRIES.call_once(look)
+/// Flag: a unit confines the functions, which reach frames by their numbers.
+static ARE_CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// Calls `see` with the entries, having looked for them.
+fn with_entries<T>(see: impl FnOnce(&mut Vec<Entry>) -> T) -> T {
+    let mut entries = ENTRIES.lock();
+    see(entries.get_or_insert_with(|| {
+        let found = look();
+        note_confined(&found);
+        found
+    }))
 }
 
-/// The same, if somebody has looked.
-pub(crate) fn known_entries() -> Option<&'static [Entry]> {
-    ENTRIES.get().map(Vec::as_slice)
+/// A copy of the entries; `None` without memory.
+pub(crate) fn entries() -> Option<Vec<Entry>> {
+    with_entries(|entries| {
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(entries.len()).ok()?;
+        copy.extend_from_slice(entries);
+        Some(copy)
+    })
+}
+
+/// Has what a function's entries name be mapped from here on, which are of an epoch that was
+/// checked. False without memory.
+pub(crate) fn let_in(place: &FunctionPlace) -> bool {
+    with_entries(|entries| {
+        let is_room = entries.try_reserve(1 + MAX_REGISTERS).is_ok();
+        if is_room {
+            entries.extend(place.entries());
+            note_confined(entries);
+        }
+        is_room
+    })
+}
+
+/// Has nothing of the function of a number be mapped any more.
+pub(crate) fn shut_out(number: u32) {
+    with_entries(|entries| {
+        let is_it = |entry: &Entry| {
+            live::is_of(entry, KIND_FUNCTION) && live::function_of(entry).0 == number
+        };
+        if let Some(first) = entries.iter().position(is_it) {
+            let count = live::function_entries(entries, number).len();
+            entries.drain(first..first + count);
+        }
+        note_confined(entries);
+    });
+}
+
+/// Takes in whether a unit confines what these entries name. All are alike, and without functions
+/// nothing is told to any.
+fn note_confined(entries: &[Entry]) {
+    let are_remapped = (entries.iter())
+        .any(|entry| live::is_of(entry, KIND_FUNCTION) && live::function_of(entry).2.is_some());
+    ARE_CONFINED.store(are_remapped, Ordering::Release);
+}
+
+/// Whether devices reach this instance's frames by their numbers, as they are confined.
+pub(super) fn are_confined() -> bool {
+    ARE_CONFINED.load(Ordering::Acquire)
 }
 
 /// Looks at the dynamic part of the descriptor.
@@ -74,7 +129,7 @@ fn look() -> Vec<Entry> {
     let checked = match usize::try_from(count) {
         Ok(count @ ..=MAX_ENTRIES) => {
             copy.truncate(count);
-            instance::check_epoch(&copy)
+            instance::check_epoch(&copy, None)
         }
         _ => Err(Refusal::Count),
     };
@@ -88,8 +143,8 @@ fn look() -> Vec<Entry> {
 
 /// The functions of this instance, by number; none in the supervisor, whose functions are found by
 /// a scan.
-pub fn own_functions() -> impl Iterator<Item = FunctionPlace> {
-    places(entries())
+pub fn own_functions() -> Vec<FunctionPlace> {
+    with_entries(|entries| places(entries).collect())
 }
 
 /// The functions of entries that were checked.
@@ -112,7 +167,7 @@ pub(crate) fn places(entries: &[Entry]) -> impl Iterator<Item = FunctionPlace> {
 
 /// Whether addresses are all within what one entry for a function names.
 pub(super) fn names(addresses: Range<u64>) -> bool {
-    are_named(entries(), &addresses)
+    with_entries(|entries| are_named(entries, &addresses))
 }
 
 fn are_named(entries: &[Entry], addresses: &Range<u64>) -> bool {

@@ -130,6 +130,8 @@ impl Partition {
         let (Some(KeptRecord(place)), Some(notes)) = (&shared.record, keep::notes()) else {
             return;
         };
+        // Nor would the next supervisor know which functions the instance was told of.
+        let changing = changing || self.functions.does_one_leave();
         let (mut places, mut second_pages) = ([NO_FRAME; MAX_PLACES], 0);
         for (number, [own, other]) in shared.places.mapped().enumerate() {
             places[number] = own.0.min(other.0);

@@ -1,14 +1,17 @@
-//! PCI functions of an instance (`docs/devices.md`): given before its start, listed in the dynamic
-//! part of its descriptor, and taken back at its end, before its memory is.
+//! PCI functions of an instance (`docs/devices.md`): given before its start or while it runs,
+//! listed in the dynamic part of its descriptor, and taken back while it runs or at its end, before
+//! its memory is.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use abi::descriptor::{Descriptor, FLAG_FRAME_ADDRESSES, MemRange};
+use abi::descriptor::{Descriptor, MemRange};
 use abi::layout::PAGE_SIZE;
 use abi::live::{self, Entry, Holdings, Refusal};
+use abi::messages::MAX_NAMES;
 
 use super::{Partition, quarantine};
 use crate::device::{self, FunctionPlace};
@@ -33,7 +36,7 @@ const _: () = assert!(MAX_FUNCTIONS * MAX_MESSAGES as usize <= irq::DEVICE_VECTO
 /// long as the value lives. It reaches no memory until [`Self::hand_over`] is called, unless it is
 /// one that an instance of a supervisor before this one has, nor after [`Self::stop`] has returned
 /// true.
-pub unsafe trait Function: Send {
+pub unsafe trait Function: Send + Sync {
     /// The function's place.
     fn place(&self) -> &FunctionPlace;
 
@@ -42,11 +45,12 @@ pub unsafe trait Function: Send {
     fn set_vectors(&mut self, first: u8);
 
     /// An instance has it from here on, and takes its messages with the CPU of this APIC id.
-    fn hand_over(&mut self, apic_id: u32);
+    fn hand_over(&self, apic_id: u32);
 
-    /// Takes it from an instance none of whose CPUs run, so that it reaches no memory. False if
-    /// that is not proven; then it may be tried again. Sleeps.
-    fn stop(&mut self) -> bool;
+    /// Takes it from an instance none of whose CPUs run, or which has let go of it, so that it
+    /// reaches no memory. False if that is not proven; then it may be tried again. Sleeps; one of
+    /// several does it at a time.
+    fn stop(&self) -> bool;
 
     /// The domain that confines it; `None` if nothing does.
     fn domain(&self) -> Option<&dyn Domain>;
@@ -87,7 +91,9 @@ pub unsafe trait Domain: Send {
 pub(super) struct Functions(Vec<Assigned>);
 
 struct Assigned {
-    function: Box<dyn Function>,
+    function: Arc<dyn Function>,
+    /// Flag: the instance is not told of it any more.
+    leaves: bool,
     /// Place in quarantine, for what may wait for it.
     _room: quarantine::Room,
 }
@@ -95,8 +101,6 @@ struct Assigned {
 /// Reason why an instance does not get a function. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AssignError {
-    /// The instance was started already.
-    Started,
     /// The instance has as many as it may.
     Full,
     /// The function's place makes no sense beside what the machine and the instance have.
@@ -111,7 +115,6 @@ pub enum AssignError {
 impl fmt::Display for AssignError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Started => f.write_str("the instance was started already"),
             Self::Full => write!(f, "the instance has {MAX_FUNCTIONS}"),
             Self::Place(refusal) => write!(f, "its registers: {refusal}"),
             Self::Mixed => f.write_str("its others are confined otherwise"),
@@ -122,7 +125,7 @@ impl fmt::Display for AssignError {
 
 impl core::error::Error for AssignError {}
 
-/// Possessions of an instance that was not started: what its first epoch is compared with.
+/// Possessions of an instance when it was created: what an epoch with functions is compared with.
 struct Staged<'a>(&'a Descriptor);
 
 impl Holdings for Staged<'_> {
@@ -156,9 +159,9 @@ impl Holdings for Staged<'_> {
 }
 
 impl Functions {
-    /// Entries for all of them in a descriptor's dynamic part.
+    /// Entries for all of them in a descriptor's dynamic part, but for those that leave.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
-        let all = self.0.iter();
+        let all = self.0.iter().filter(|given| !given.leaves);
         all.flat_map(|given| given.function.place().entries())
     }
 
@@ -175,9 +178,9 @@ impl Functions {
         self.0.first()?.function.domain()
     }
 
-    /// Whether they are confined.
-    pub(super) fn are_confined(&self) -> bool {
-        self.domain().is_some()
+    /// Whether there is one that the instance is not told of any more.
+    pub(super) fn does_one_leave(&self) -> bool {
+        self.0.iter().any(|given| given.leaves)
     }
 
     /// Has them reach memory that the instance numbers like that. False, with nothing changed that
@@ -208,13 +211,14 @@ impl Functions {
     }
 
     /// Adds one, in the order of the numbers. False without memory.
-    fn add(&mut self, function: Box<dyn Function>, room: quarantine::Room) -> bool {
+    fn add(&mut self, function: Arc<dyn Function>, room: quarantine::Room) -> bool {
         let number = function.place().number;
         let index = (self.0).partition_point(|given| given.function.place().number < number);
         let is_room = self.0.try_reserve(1).is_ok();
         if is_room {
             let given = Assigned {
                 function,
+                leaves: false,
                 _room: room,
             };
             self.0.insert(index, given);
@@ -223,9 +227,33 @@ impl Functions {
     }
 
     /// The instance has them from here on; its first CPU has this APIC id.
-    pub(super) fn hand_over(&mut self, apic_id: u32) {
-        let all = self.0.iter_mut();
+    pub(super) fn hand_over(&self, apic_id: u32) {
+        let all = self.0.iter();
         all.for_each(|given| given.function.hand_over(apic_id));
+    }
+
+    fn position(&self, number: u32) -> Option<usize> {
+        let mut all = self.0.iter();
+        all.position(|given| given.function.place().number == number)
+    }
+
+    /// The function of a number.
+    pub(super) fn get(&self, number: u32) -> Option<&Arc<dyn Function>> {
+        self.position(number).map(|index| &self.0[index].function)
+    }
+
+    /// Has the instance be told of the function of a number, or not any more.
+    pub(super) fn set_leaving(&mut self, number: u32, leaves: bool) {
+        if let Some(index) = self.position(number) {
+            self.0[index].leaves = leaves;
+        }
+    }
+
+    /// Forgets the function of a number.
+    pub(super) fn remove(&mut self, number: u32) {
+        if let Some(index) = self.position(number) {
+            self.0.remove(index);
+        }
     }
 
     /// The first of [`MAX_MESSAGES`] vectors that no function has.
@@ -246,21 +274,18 @@ impl Functions {
     /// Stops and resets all of them that do not prove that they are; returns how many still do not.
     /// Sleeps.
     pub(super) fn stop(&mut self) -> usize {
-        self.0.retain_mut(|given| !given.function.stop());
+        self.0.retain(|given| !given.function.stop());
         self.0.len()
     }
 }
 
 impl Partition {
-    /// Gives a function to the instance, which was not started yet. If it never is, the function is
-    /// free again with the partition.
+    /// Gives a function to the instance. If it was not started yet, and never is, the function is
+    /// free again with the partition. One that runs gets it by [`Self::insert`].
     ///
     /// # Errors
-    /// [`AssignError`].
+    /// [`AssignError`]; the function is dropped.
     pub fn assign(&mut self, function: Box<dyn Function>) -> Result<(), AssignError> {
-        if self.started {
-            return Err(AssignError::Started);
-        }
         if self.functions.len() >= MAX_FUNCTIONS {
             return Err(AssignError::Full);
         }
@@ -277,11 +302,10 @@ impl Partition {
         }
         let number = place.number;
         let room = quarantine::Room::take().ok_or(AssignError::NoMemory)?;
-        if !self.functions.add(function, room) {
+        if !self.functions.add(Arc::from(function), room) {
             return Err(AssignError::NoMemory);
         }
         let mut checked = self.check_table();
-        // The memory of one that was not started stays as it is.
         let is_first = self.functions.len() == 1;
         if is_first
             && checked.is_ok()
@@ -290,8 +314,7 @@ impl Partition {
             checked = Err(AssignError::NoMemory);
         }
         if checked.is_err() {
-            let all = &mut self.functions.0;
-            all.retain(|given| given.function.place().number != number);
+            self.functions.remove(number);
         }
         checked
     }
@@ -302,6 +325,7 @@ impl Partition {
     /// Without memory for that.
     pub fn adopt_function(&mut self, function: Box<dyn Function>) {
         let room = quarantine::Room::take();
+        let function = Arc::from(function);
         let is_added = room.is_some_and(|room| self.functions.add(function, room));
         assert!(is_added, "no memory to adopt a function");
     }
@@ -321,7 +345,8 @@ impl Partition {
             let function = &given.function;
             id(function.domain()) == id(domain) && function.is_led(first.apic_id)
         });
-        let is_told = self.staged.has(FLAG_FRAME_ADDRESSES) == domain.is_some();
+        let is_told =
+            (all.iter()).all(|given| given.function.place().messages.is_some() == domain.is_some());
         let runs = self.granules().runs_of(0..u64::MAX);
         let mut runs = runs.map(|run| {
             let bytes = run.count * PAGE_SIZE as u64;
@@ -330,14 +355,27 @@ impl Partition {
         are_alike && is_told && domain.is_none_or(|domain| domain.maps_only(&mut runs))
     }
 
-    /// Checks what the first epoch would be, as the instance will.
+    /// Checks what an epoch with the functions would be, as the instance will: beside its first
+    /// memory, and what it has besides now.
     fn check_table(&self) -> Result<(), AssignError> {
         let mut entries = Vec::new();
-        let count = self.cpus.len() + self.functions.entries().count();
+        let first = self.staged.total_frames();
+        let added = || self.granules().runs_of(first..u64::MAX);
+        let count = self.cpus.len() + self.functions.entries().count() + added().count();
+        if count + MAX_NAMES > live::MAX_ENTRIES {
+            return Err(AssignError::NoMemory);
+        }
         (entries.try_reserve_exact(count)).map_err(|_| AssignError::NoMemory)?;
         let cpus = (0..).zip(&self.cpus);
         entries.extend(cpus.map(|(number, cpu)| live::cpu(number, cpu.entry())));
         entries.extend(self.functions.entries());
+        entries.extend(added().map(|run| {
+            live::memory(MemRange {
+                first_frame: run.first,
+                phys: phys::of(run.at).0,
+                count: run.count,
+            })
+        }));
         live::check(&entries, &Staged(&self.staged))
             .map(drop)
             .map_err(AssignError::Place)

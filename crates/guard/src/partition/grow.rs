@@ -14,10 +14,11 @@ use core::sync::atomic::Ordering;
 
 use abi::descriptor::{self, MemRange};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
-use abi::live::{self, Answer, Answers, Live, Refusal, Verdict};
+use abi::live::{self, Answer, Answers, Entry, Live, Refusal, Verdict};
 use abi::messages::MAX_NAMES;
 use ring::epoch::Table;
 
+use super::hotplug::{FunctionChange, Leaving};
 use super::{InstanceCpu, Partition, Sharing, available_more, choose_more, cpus_now};
 use crate::faults::crash_point;
 use crate::mem::grant::{Granules, NoGranules};
@@ -110,6 +111,8 @@ pub(super) struct Pending {
     mark: Option<usize>,
     /// Only peers change by it, and nobody waits for it: the next change may take its place.
     pub(super) is_of_peers: bool,
+    /// The function that comes or goes by it.
+    pub(super) function: Option<FunctionChange>,
     /// Number of CPUs before it.
     cpus: usize,
     /// Number of these that the instance keeps.
@@ -126,9 +129,25 @@ impl Pending {
     /// An epoch by which only peers change, of an instance with so many CPUs and bytes.
     pub(super) fn of_peers(epoch: u64, cpus: usize, bytes: u64) -> Self {
         Self {
+            is_of_peers: true,
+            ..Self::of_others(epoch, cpus, bytes)
+        }
+    }
+
+    /// An epoch by which a function comes or goes, likewise.
+    pub(super) fn of_function(epoch: u64, cpus: usize, bytes: u64, change: FunctionChange) -> Self {
+        Self {
+            function: Some(change),
+            ..Self::of_others(epoch, cpus, bytes)
+        }
+    }
+
+    fn of_others(epoch: u64, cpus: usize, bytes: u64) -> Self {
+        Self {
             epoch,
             mark: None,
-            is_of_peers: true,
+            is_of_peers: false,
+            function: None,
             cpus,
             keeps: cpus,
             keeps_bytes: bytes,
@@ -149,6 +168,9 @@ pub struct Settled {
     pub refused: Option<(Refusal, Option<Scrubbing>)>,
     /// Memory that the instance has given back, for the caller to scrub.
     pub freed: Option<Scrubbing>,
+    /// A function that the instance has let go of, or has refused: the caller is to stop it, and
+    /// then to say so ([`Partition::end_of_function`]).
+    pub leaves: Option<Leaving>,
 }
 
 /// Rule by which an instance gets more CPUs, and its number.
@@ -248,6 +270,21 @@ impl Partition {
         self.staged.total_frames() * PAGE_SIZE as u64
     }
 
+    /// Whether what the instance has can be changed now.
+    ///
+    /// # Errors
+    /// [`GrowError::Stopped`], [`GrowError::Pending`].
+    pub(super) fn check_changeable(&self) -> Result<(), GrowError> {
+        if !self.started || self.halting {
+            return Err(GrowError::Stopped);
+        }
+        let is_change = |pending: Pending| !pending.is_of_peers;
+        if self.pending.is_some_and(is_change) || self.awaits_first() {
+            return Err(GrowError::Pending);
+        }
+        Ok(())
+    }
+
     /// Gives CPUs and memory to the instance, which are its own from now on, has it give back its
     /// last CPUs and the last of its memory, and rings. Returns the number of the epoch that says
     /// so.
@@ -259,13 +296,7 @@ impl Partition {
     /// If it was taken for another instance, or CPUs or memory are to come and to go.
     pub fn change(&mut self, mut more: Staged, less: Less) -> Result<u64, GrowError> {
         assert_eq!(more.id, self.id, "taken for another instance");
-        if !self.started || self.halting {
-            return Err(GrowError::Stopped);
-        }
-        let is_change = |pending: Pending| !pending.is_of_peers;
-        if self.pending.is_some_and(is_change) || self.awaits_first() {
-            return Err(GrowError::Pending);
-        }
+        self.check_changeable()?;
         let bytes = more.memory.as_ref().map_or(0, Granules::bytes);
         let cpus = self.cpus.len();
         assert!(
@@ -329,16 +360,12 @@ impl Partition {
         };
         self.cpus.append(&mut more.cpus);
         let cpus_left = self.cpus.len() - less.cpus as usize;
-        let epoch = self.publish_table(cpus_left, keeps_bytes, less.reclaims);
+        let how = less.reclaims.then_some(live::RECLAIM);
+        let epoch = self.publish_table(cpus_left, keeps_bytes, how);
         self.pending = Some(Pending {
-            epoch,
             mark,
-            is_of_peers: false,
-            cpus,
             keeps,
-            keeps_bytes,
-            adopted: false,
-            rung_ns: timer::now_ns(),
+            ..Pending::of_others(epoch, cpus, keeps_bytes)
         });
         self.ring();
         crash_point("change: told");
@@ -346,8 +373,8 @@ impl Partition {
     }
 
     /// Writes an epoch: so many of the CPUs, the functions, the peers, so many bytes of memory but
-    /// the first, and whether caches give up memory first.
-    pub(super) fn publish_table(&mut self, cpus: usize, bytes: u64, reclaims: bool) -> u64 {
+    /// the first, and how it is to be followed.
+    pub(super) fn publish_table(&mut self, cpus: usize, bytes: u64, how: Option<Entry>) -> u64 {
         let frames = self.staged.total_frames()..bytes / PAGE_SIZE as u64;
         let live = self.live();
         let granules = self.granules();
@@ -363,7 +390,7 @@ impl Partition {
             self.functions
                 .entries()
                 .chain(self.shared().places.entries())
-                .chain(reclaims.then_some(live::RECLAIM))
+                .chain(how)
         };
         let count = cpus + others().count() + granules.runs_of(frames).count();
         let table = Table::new(&live.counter, &live.count, &live.entries);
@@ -381,7 +408,7 @@ impl Partition {
             return;
         }
         let (cpus, bytes) = (self.cpus.len(), self.memory_bytes());
-        let epoch = self.publish_table(cpus, bytes, false);
+        let epoch = self.publish_table(cpus, bytes, None);
         self.pending = Some(Pending::of_peers(epoch, cpus, bytes));
         self.ring();
     }
@@ -423,6 +450,7 @@ impl Partition {
             epoch,
             mark,
             is_of_peers,
+            function,
             cpus,
             ..
         } = *pending;
@@ -482,9 +510,10 @@ impl Partition {
                     None => None,
                 };
                 self.pending = None;
+                let leaves = function.and_then(|change| self.undo(change));
                 // Nobody is to find what comes back in the table that it comes back from.
                 let is_stale = self.shared().places.is_stale();
-                self.publish_table(cpus, self.memory_bytes(), false);
+                self.publish_table(cpus, self.memory_bytes(), None);
                 if is_stale {
                     // It is not rung for this epoch.
                     self.places_mut().tell_again();
@@ -504,6 +533,7 @@ impl Partition {
                     epoch,
                     refused: Some((refusal, memory)),
                     freed: None,
+                    leaves,
                 })
             }
         }
@@ -514,12 +544,13 @@ impl Partition {
         let Pending {
             epoch,
             cpus,
+            function,
             keeps,
             keeps_bytes,
             ..
         } = self.pending?;
         // At an end all comes back in another way.
-        let gives_back = keeps < cpus || keeps_bytes < self.memory_bytes();
+        let gives_back = keeps < cpus || keeps_bytes < self.memory_bytes() || function.is_some();
         if gives_back && self.halting {
             return None;
         }
@@ -548,6 +579,7 @@ impl Partition {
             give_back(self.cpus.drain(keeps..));
         }
         self.pending = None;
+        let leaves = function.and_then(|change| self.leaving(change));
         crash_point("change: adopted");
         let freed = freed.map(|mut memory| {
             // SAFETY: the instance's guard, which alone makes its page tables and alone can answer,
@@ -561,6 +593,7 @@ impl Partition {
             epoch,
             refused: None,
             freed,
+            leaves,
         })
     }
 }

@@ -11,6 +11,7 @@ mod functions;
 mod grow;
 mod halt;
 mod health;
+mod hotplug;
 mod load;
 mod network;
 mod pause;
@@ -25,7 +26,7 @@ use core::fmt;
 use core::ops::DerefMut;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::descriptor::{self, CpuEntry, Descriptor, FLAG_FRAME_ADDRESSES};
+use abi::descriptor::{self, CpuEntry, Descriptor};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::window::BadFrames;
 use abi::{Network, Window, live, messages, window};
@@ -41,6 +42,7 @@ pub use functions::{AssignError, Domain, Function, MAX_FUNCTIONS, MAX_MESSAGES};
 pub use grow::{GrowError, Less, More, Settled, Staged, Taker};
 pub use halt::{HaltProgress, HaltReport, Unproven};
 pub use health::{Hang, Health};
+pub use hotplug::{InsertError, Leaving};
 use lfmutex::Mutex;
 pub use load::LoadError;
 pub use network::NetworkPages;
@@ -657,9 +659,6 @@ impl Partition {
         if self.started {
             return Err(LoadError::Started);
         }
-        if self.functions.are_confined() {
-            self.staged.flags |= FLAG_FRAME_ADDRESSES;
-        }
         let loaded = match self.keep_record() {
             true => self.load(),
             false => Err(LoadError::NotKept),
@@ -671,7 +670,7 @@ impl Partition {
         crash_point("start: granted");
         self.places_mut().started();
         if !self.functions.is_empty() || self.shared().places.has_peer() {
-            self.publish_table(self.cpus.len(), self.memory_bytes(), false);
+            self.publish_table(self.cpus.len(), self.memory_bytes(), None);
             let first = self.staged.cpus()[0].apic_id;
             self.functions.hand_over(first);
         }

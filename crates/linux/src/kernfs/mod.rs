@@ -3,5 +3,5 @@
 mod block;
 pub mod cgroup;
 mod nvme;
-mod pci;
+pub mod pci;
 pub mod sysfs;

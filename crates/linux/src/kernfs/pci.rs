@@ -3,7 +3,8 @@
 
 use alloc::format;
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::fmt::Write;
 
 use devices::PciDevice;
@@ -11,6 +12,7 @@ use fs::LinkTarget;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::cpu;
 use pci::{Bar, Function, Window, WindowKind};
+use task::Mutex;
 
 use super::sysfs::cpu_list;
 use crate::procfs::pci::{config_file, irq, resource_flags};
@@ -23,28 +25,51 @@ const WINDOW_LINES: usize = 4;
 
 /// Adds the directories of all functions, and the links to them.
 pub(super) fn add(root: &Arc<StaticDir>, dev: u64) {
-    let devices = devices::pci_devices();
-    if devices.is_empty() {
-        return;
+    ROOTS.lock().push((dev, Arc::downgrade(root)));
+    devices::pci_devices().for_each(|device| add_device(root, device, dev));
+}
+
+/// All file systems of this kind, with their device numbers.
+static ROOTS: Mutex<Vec<(u64, Weak<StaticDir>)>> = Mutex::new(Vec::new());
+
+/// Takes in that a function has come.
+pub fn function_came(device: &'static PciDevice) {
+    for (dev, root) in ROOTS.lock().iter() {
+        if let Some(root) = root.upgrade() {
+            add_device(&root, device, *dev);
+        }
     }
+    crate::procfs::pci::function_came(device);
+}
+
+/// Takes in that a function has left. Who still has a file of it open reads nothing there.
+pub fn function_left(device: &'static PciDevice) {
+    let name = format!("{}", device.function().address);
+    for (_, root) in ROOTS.lock().iter() {
+        if let Some(root) = root.upgrade() {
+            root.subdir("bus/pci/devices").remove(&name);
+            let path = path(device.function());
+            let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+            root.subdir(parent).remove(&name);
+        }
+    }
+    crate::procfs::pci::function_left(device);
+}
+
+fn add_device(root: &Arc<StaticDir>, device: &'static PciDevice, dev: u64) {
+    let path = path(device.function());
+    add_function(&root.subdir(&path), device, dev, &path);
+    let name = format!("{}", device.function().address);
     let links = root.subdir("bus/pci/devices");
-    for device in devices {
-        let path = path(devices, device.function());
-        add_function(&root.subdir(&path), device, dev, &path);
-        let name = format!("{}", device.function().address);
-        links.add(&name, link(dev, format!("../../../{path}")));
-    }
+    links.add(&name, link(dev, format!("../../../{path}")));
 }
 
 /// Directory of a function, from the top: below the bridges that lead to it.
-fn path(devices: &[PciDevice], function: &Function) -> String {
-    let upstream = function.upstream.and_then(|address| {
-        let index = devices.binary_search_by_key(&address, |device| device.function().address);
-        Some(devices[index.ok()?].function())
-    });
+fn path(function: &Function) -> String {
+    let upstream = function.upstream.and_then(devices::pci_device);
     let address = function.address;
     match upstream {
-        Some(bridge) => format!("{}/{address}", path(devices, bridge)),
+        Some(bridge) => format!("{}/{address}", path(bridge.function())),
         None => format!(
             "devices/pci{:04x}:{:02x}/{address}",
             address.segment, address.bus

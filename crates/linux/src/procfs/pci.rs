@@ -2,7 +2,8 @@
 
 use alloc::format;
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::fmt::Write;
 
 use abi::errno::Errno;
@@ -10,15 +11,52 @@ use devices::PciDevice;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence, seek_position};
 use pci::{Bar, BarKind, Function, HEADER_BYTES};
+use task::Mutex;
 
 /// Bits of a base address register that are shown with its address.
 const SHOWN_FLAGS: u32 = 0xf;
 
+/// Top directories, with their device numbers.
+static TOPS: Mutex<Vec<(u64, Weak<StaticDir>)>> = Mutex::new(Vec::new());
+
 /// Adds `bus/pci` to the top directory where there are functions.
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    if devices::pci_devices().is_empty() {
-        return;
+    TOPS.lock().push((dev, Arc::downgrade(dir)));
+    devices::pci_devices().for_each(|device| add_device(dir, device, dev));
+}
+
+/// Takes in that a function has come.
+pub(crate) fn function_came(device: &'static PciDevice) {
+    for (dev, dir) in TOPS.lock().iter() {
+        if let Some(dir) = dir.upgrade() {
+            add_device(&dir, device, *dev);
+        }
     }
+}
+
+/// Takes in that a function has left.
+pub(crate) fn function_left(device: &PciDevice) {
+    let (bus, name) = place(device);
+    for (_, dir) in TOPS.lock().iter() {
+        if let Some(dir) = dir.upgrade() {
+            dir.subdir("bus/pci").subdir(&bus).remove(&name);
+        }
+    }
+}
+
+/// The directory of a function's bus, and the name of its file there.
+fn place(device: &PciDevice) -> (String, String) {
+    let address = device.function().address;
+    // Functions of further segments have their segment before the bus, as on Linux.
+    let bus = match address.segment {
+        0 => format!("{:02x}", address.bus),
+        segment => format!("{segment:04x}:{:02x}", address.bus),
+    };
+    let name = format!("{:02x}.{:x}", address.device(), address.function());
+    (bus, name)
+}
+
+fn add_device(dir: &Arc<StaticDir>, device: &'static PciDevice, dev: u64) {
     let dir = dir.subdir("bus/pci");
     dir.add(
         "devices",
@@ -26,22 +64,14 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             Ok(list(devices::pci_devices()).into_bytes())
         }),
     );
-    for device in devices::pci_devices() {
-        let address = device.function().address;
-        // Functions of further segments have their segment before the bus, as on Linux.
-        let bus = match address.segment {
-            0 => format!("{:02x}", address.bus),
-            segment => format!("{segment:04x}:{:02x}", address.bus),
-        };
-        let name = format!("{:02x}.{:x}", address.device(), address.function());
-        dir.subdir(&bus).add(&name, config_file(device, dev));
-    }
+    let (bus, name) = place(device);
+    dir.subdir(&bus).add(&name, config_file(device, dev));
 }
 
 /// One line for each function: place, vendor and device, interrupt, addresses and sizes of its six
 /// base address registers and its ROM, and an empty name of a driver.
-fn list(devices: &[PciDevice]) -> String {
-    devices.iter().fold(String::new(), |mut text, device| {
+fn list(devices: impl Iterator<Item = &'static PciDevice>) -> String {
+    devices.fold(String::new(), |mut text, device| {
         let function = device.function();
         let _ = write!(
             text,
@@ -159,6 +189,9 @@ impl FileOps for OpenConfig {
     }
 
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if !self.device.is_here() {
+            return Err(Errno::ENODEV);
+        }
         let offset = offset.min(u64::from(self.bytes)) as u16;
         let len = buf.len().min(usize::from(self.bytes - offset));
         Ok(self.device.read_config(offset, &mut buf[..len]))

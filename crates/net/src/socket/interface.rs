@@ -215,6 +215,12 @@ impl Interface {
         self.hardware_address.map_or(0, |_| ETHERNET_HEADER_LEN)
     }
 
+    /// Whether it is up: sends and receives, if its link does.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.has_flag(linux_raw_sys::net::net_device_flags::IFF_UP)
+    }
+
     /// Whether a flag is set.
     pub(crate) fn has_flag(&self, flag: linux_raw_sys::net::net_device_flags) -> bool {
         self.flags & flag as u32 != 0

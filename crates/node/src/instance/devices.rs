@@ -1,13 +1,15 @@
 //! PCI functions of an instance (`docs/devices.md`).
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 use abi::dev::{self, AddDevice, Status};
 use abi::errno::Errno;
+use abi::live::Refusal;
 use devices::{AssignError, ClaimError, DmaFault, Domain, NoDomain, NotConfined, Owner, PciDevice};
-use guard::partition::{self, MAX_FUNCTIONS, Partition};
+use guard::partition::{self, GrowError, InsertError, Leaving, MAX_FUNCTIONS, Partition, Settled};
 
-use super::{Instance, Refused};
+use super::{Instance, InstanceState, Refused};
 use crate::brief::lock_briefly;
 use crate::dma_faults::Shown;
 
@@ -21,7 +23,7 @@ impl From<AssignError> for Refused {
                 owner,
                 ..Self::new(dev::REASON_OWNER, Errno::EBUSY)
             },
-            AssignError::Taken(Owner::Stuck) | AssignError::NotReset => {
+            AssignError::Taken(Owner::Stuck | Owner::Elsewhere) | AssignError::NotReset => {
                 Self::new(dev::REASON_NOT_RESET, Errno::EIO)
             }
             AssignError::NoDevice => Self::new(dev::REASON_BRIDGE, Errno::EOPNOTSUPP),
@@ -36,7 +38,6 @@ impl From<AssignError> for Refused {
 impl From<partition::AssignError> for Refused {
     fn from(error: partition::AssignError) -> Self {
         match error {
-            partition::AssignError::Started => Errno::EBUSY.into(),
             partition::AssignError::Full => Self::new(dev::REASON_DEVICES, Errno::ENOSPC),
             partition::AssignError::Place(_) => {
                 Self::new(dev::REASON_NO_REGISTERS, Errno::EOPNOTSUPP)
@@ -85,10 +86,7 @@ fn check_confined(device: &'static PciDevice) -> Result<(), Refused> {
 
 /// The function of the machine that has this number.
 fn function(number: u32) -> Option<&'static PciDevice> {
-    let address = pci::Address::from_number(number);
-    let all = devices::pci_devices();
-    let index = all.binary_search_by_key(&address, |device| device.function().address);
-    Some(&all[index.ok()?])
+    devices::pci_device(pci::Address::from_number(number))
 }
 
 /// Takes over the functions that an instance has of the supervisor before this one, and has its
@@ -116,35 +114,134 @@ pub(crate) fn adopt(partition: &mut Partition, numbers: &[u32], status: &mut Sta
     }
 }
 
+impl From<GrowError> for Refused {
+    fn from(error: GrowError) -> Self {
+        match error {
+            GrowError::Stopped => Errno::ESRCH.into(),
+            GrowError::Pending => Self::new(dev::REASON_PENDING, Errno::EBUSY),
+            _ => Errno::ENOMEM.into(),
+        }
+    }
+}
+
+impl From<InsertError> for Refused {
+    fn from(error: InsertError) -> Self {
+        match error {
+            InsertError::Change(error) => error.into(),
+            InsertError::Assign(error) => error.into(),
+        }
+    }
+}
+
+/// Says whether any instance could have a function, and whether something confines it.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check(call: &AddDevice) -> Result<(), Refused> {
+    let device = found(call.function)?;
+    device.check_assignable()?;
+    match device.check_confined() {
+        Err(_) if call.flags & dev::DEVICE_UNSAFE_DMA != 0 => Ok(()),
+        checked => Ok(checked?),
+    }
+}
+
+fn found(number: u32) -> Result<&'static PciDevice, Refused> {
+    function(number).ok_or(Refused::new(dev::REASON_NO_FUNCTION, Errno::ENODEV))
+}
+
+impl InstanceState {
+    /// Looks whether a function may come to the instance or leave it; true if it runs.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_devices_change(&self) -> Result<bool, Refused> {
+        match self.status.state {
+            dev::STATE_CREATED => return Ok(false),
+            dev::STATE_RUNNING if !self.reclaiming => {}
+            _ => return Err(Errno::ESRCH.into()),
+        }
+        if self.resizing.staging || self.resizing.pending.is_some() {
+            return Err(GrowError::Pending.into());
+        }
+        if self.status.paused != dev::PAUSED_NO {
+            return Err(Refused::new(dev::REASON_PAUSED, Errno::EBUSY));
+        }
+        Ok(true)
+    }
+
+    /// Takes a function out of the list of those that the instance has.
+    fn forget_device(&mut self, number: u32) {
+        let status = &mut self.status;
+        let count = MAX_FUNCTIONS.min(status.device_count as usize);
+        if let Some(at) = status.devices[..count]
+            .iter()
+            .position(|one| *one == number)
+        {
+            status.devices[at..count].rotate_left(1);
+            status.devices[count - 1] = 0;
+            status.device_count -= 1;
+        }
+    }
+
+    /// A change of its devices was told to the instance.
+    fn begin_device_change(&mut self, epoch: u64) {
+        (self.resizing.last, self.resizing.pending) = (epoch, Some(epoch));
+    }
+}
+
 impl Instance {
-    /// Gives the instance a function, which it has from its start on. Sleeps while that is reset.
+    /// Gives the instance a function: one that was created has it from its start on, one that runs
+    /// when it has answered the change whose number this returns; else that is 0. Sleeps while the
+    /// function is reset.
     ///
     /// # Errors
     /// Why not; nothing was changed.
-    pub(crate) fn add_device(&self, call: &AddDevice) -> Result<(), Refused> {
-        if call.flags & !dev::DEVICE_UNSAFE_DMA != 0 {
+    pub(crate) fn add_device(&self, call: &AddDevice) -> Result<u64, Refused> {
+        if call.flags & !(dev::DEVICE_UNSAFE_DMA | dev::DEVICE_DRY_RUN) != 0 {
             return Err(Errno::EINVAL.into());
         }
-        let device =
-            function(call.function).ok_or(Refused::new(dev::REASON_NO_FUNCTION, Errno::ENODEV))?;
-        let (state, before, domain) = {
-            let record = lock_briefly(&self.record);
-            let status = &record.status;
-            (status.state, status.device_count, record.domain.clone())
+        let is_dry_run = call.flags & dev::DEVICE_DRY_RUN != 0;
+        let device = found(call.function)?;
+        let (runs, before, domain) = {
+            let mut record = lock_briefly(&self.record);
+            let runs = record.check_devices_change()?;
+            record.resizing.staging |= runs && !is_dry_run;
+            (runs, record.status.device_count, record.domain.clone())
         };
-        if state != dev::STATE_CREATED {
-            return Err(Errno::EBUSY.into());
-        }
         // The record is not locked meanwhile.
-        let domain = self.domain_for(device, call.flags, before > 0, domain)?;
-        let given = device.assign(self.id, domain.as_ref())?;
+        let flags = call.flags & dev::DEVICE_UNSAFE_DMA;
+        let confined = |()| self.domain_for(device, flags, before > 0, domain);
+        let free = device.check_assignable().map_err(Refused::from);
+        let free = match before as usize {
+            MAX_FUNCTIONS.. => Err(partition::AssignError::Full.into()),
+            _ => free,
+        };
+        if is_dry_run {
+            return free.and_then(confined).map(|_| 0);
+        }
+        let given = free.and_then(confined).and_then(|domain| {
+            let given = device.assign(self.id, domain.as_ref())?;
+            Ok((given, domain))
+        });
         let mut record = self.record.lock();
         let record = &mut *record;
-        if record.status.state != dev::STATE_CREATED {
+        if runs {
+            record.resizing.staging = false;
+        }
+        let (given, domain) = given?;
+        if (record.status.state == dev::STATE_RUNNING) != runs {
             return Err(Errno::EBUSY.into());
         }
         let partition = record.partition.as_mut().ok_or(Errno::EBUSY)?;
-        partition.assign(Box::new(given))?;
+        let epoch = match record.status.state {
+            dev::STATE_CREATED => partition.assign(Box::new(given)).map(|()| 0)?,
+            dev::STATE_RUNNING => partition.insert(Box::new(given))?,
+            _ => return Err(Errno::ESRCH.into()),
+        };
+        if runs {
+            record.begin_device_change(epoch);
+        }
         let confines = domain.is_some();
         record.domain = domain;
         let status = &mut record.status;
@@ -166,7 +263,84 @@ impl Instance {
             self.label(),
             device.function().address
         );
-        Ok(())
+        Ok(epoch)
+    }
+
+    /// Asks the instance, which runs, to let go of a function; returns the number of the change.
+    ///
+    /// # Errors
+    /// Why not; nothing was changed.
+    pub(crate) fn remove_device(&self, call: &AddDevice) -> Result<u64, Refused> {
+        if call.flags & !(dev::DEVICE_FORCE | dev::DEVICE_DRY_RUN) != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut record = self.record.lock();
+        if !record.check_devices_change()? {
+            return Err(Errno::ESRCH.into());
+        }
+        if !record.status.devices().contains(&call.function) {
+            return Err(Refused::new(dev::REASON_NOT_ITS, Errno::ENODEV));
+        }
+        if call.flags & dev::DEVICE_DRY_RUN != 0 {
+            return Ok(0);
+        }
+        let partition = record.partition.as_mut().ok_or(Errno::ESRCH)?;
+        let asked = partition.ask_back(call.function, call.flags & dev::DEVICE_FORCE != 0)?;
+        let epoch = asked.ok_or(Refused::new(dev::REASON_NOT_ITS, Errno::ENODEV))?;
+        record.begin_device_change(epoch);
+        Ok(epoch)
+    }
+
+    /// Resets a function that the instance does not use any more, which takes a while, and ends the
+    /// change then: in a thread, as the node thread must not wait for it.
+    pub(super) fn take_back(self: &Arc<Self>, settled: Settled, leaving: Leaving) {
+        let epoch = settled.epoch;
+        let refusal = settled.refused.map(|(refusal, _)| refusal);
+        let work = |this: Arc<Self>, leaving| move || this.end_function(epoch, refusal, leaving);
+        let reset = work(self.clone(), leaving.clone());
+        // Without memory for a thread it is done here: as long as the standard says that a reset
+        // takes.
+        if task::spawn("device-reset", None, reset).is_err() {
+            work(self.clone(), leaving)();
+        }
+    }
+
+    fn end_function(self: &Arc<Self>, epoch: u64, refusal: Option<Refusal>, leaving: Leaving) {
+        let Leaving { number, function } = leaving;
+        let is_stopped = function.stop();
+        {
+            let mut record = self.record.lock();
+            let record = &mut *record;
+            if let Some(partition) = &mut record.partition {
+                let left = partition.end_of_function(number, is_stopped);
+                if is_stopped {
+                    record.forget_device(number);
+                }
+                if left == 0 {
+                    record.domain = None;
+                    record.status.device_flags &= !dev::DEVICE_UNSAFE_DMA;
+                }
+            }
+        }
+        // With the last reference somebody else can have it.
+        drop(function);
+        let address = pci::Address::from_number(number);
+        let (id, label) = (self.id, self.label());
+        if is_stopped {
+            log::info!("instance {id} ({label}) has PCI function {address} no more");
+        } else {
+            log::error!(
+                "PCI function {address} does not prove that it was reset: it stays with instance \
+                 {id} ({label})"
+            );
+        }
+        let mut record = self.record.lock();
+        match refusal {
+            // Its end has been told already.
+            _ if record.status.state != dev::STATE_RUNNING => record.resizing.pending = None,
+            Some(refusal) => self.note_refusal(&mut record, epoch, refusal),
+            None => self.end_change(&mut record, epoch),
+        }
     }
 
     /// The domain that is to confine a function, which may be the one that the instance has; `None`

@@ -228,6 +228,9 @@ impl Instance {
         let Some(settled) = record.partition.as_mut().and_then(Partition::settle) else {
             return;
         };
+        if let Some(leaving) = settled.leaves.clone() {
+            return self.take_back(settled, leaving);
+        }
         match settled.refused {
             None => {
                 if let Some(partition) = &record.partition {
@@ -258,16 +261,6 @@ impl Instance {
                 }
             }
             Some((refusal, memory)) => {
-                record.resizing.pending = None;
-                record.resizing.refused.rotate_right(1);
-                record.resizing.refused[0] = Some((settled.epoch, refusal));
-                self.tell(dev::EVENT_REFUSE, settled.epoch);
-                log::error!(
-                    "instance {} ({}) has refused epoch {}: {refusal}",
-                    self.id,
-                    self.label(),
-                    settled.epoch
-                );
                 if let Some(memory) = memory {
                     // If there is no thread for it, the memory is free all the same, and zeroed
                     // when it is given out.
@@ -276,13 +269,32 @@ impl Instance {
                         scrub(memory, &charged, || false);
                     });
                 }
-                self.state_changed.notify();
+                self.note_refusal(record, settled.epoch, refusal);
             }
         }
     }
 
+    /// A change that the instance has refused is over.
+    pub(super) fn note_refusal(
+        &self,
+        record: &mut InstanceState,
+        epoch: u64,
+        refusal: live::Refusal,
+    ) {
+        record.resizing.pending = None;
+        record.resizing.refused.rotate_right(1);
+        record.resizing.refused[0] = Some((epoch, refusal));
+        self.tell(dev::EVENT_REFUSE, epoch);
+        log::error!(
+            "instance {} ({}) has refused epoch {epoch}: {refusal}",
+            self.id,
+            self.label(),
+        );
+        self.state_changed.notify();
+    }
+
     /// A change that the instance has adopted is over: what it gave back is free.
-    fn end_change(&self, record: &mut InstanceState, epoch: u64) {
+    pub(super) fn end_change(&self, record: &mut InstanceState, epoch: u64) {
         record.resizing.pending = None;
         self.tell_resources(dev::EVENT_RESIZE, &record.status);
         let mib = record.status.mem >> 20;
