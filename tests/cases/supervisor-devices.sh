@@ -26,6 +26,10 @@ start() {
             cmp /tmp/piece /tmp/back && echo $i || echo differs
         done' >/dev/null
 }
+run() {
+    skerry run -d --name $1 --cpus 1 --mem 64M -- sh -c 'echo 1; while :; do sleep 1; done' >/dev/null
+    counts $1 0
+}
 devices() { skerry ls | tr -s ' ' | cut -d ' ' -f 1,2,6 | tr '\n' ';'; }
 registers() { cat /sys/bus/pci/devices/0000:0[123]:00.0/resource | md5sum | cut -c 1-8; }
 # Waits until all memory is back that a function may reach.
@@ -96,6 +100,37 @@ case $step in
     skerry rm -f again >/dev/null
     skerry prune >/dev/null
     # What has come back is scrubbed before it is free.
+    until free | grep -q '"memory":{[^}]*"in_use":0,[^}]*"quarantined":0}'; do usleep 100000; done
+    say free "$(free)"
+    # One that is being given a disk while it runs, and was not told yet.
+    run late
+    echo "device: staged" >/proc/skerry/crash-at
+    skerry device add --unsafe-dma late 01:00.0
+    ;;
+6)
+    skerry wait late >/dev/null 2>&1
+    settled
+    skerry prune >/dev/null
+    run keeps
+    say added "$(skerry device add --unsafe-dma keeps 01:00.0 2>&1)"
+    say written "$(skerry exec keeps sh -c 'echo kept | dd of=/dev/vda bs=512 conv=fsync,sync 2>/dev/null; echo $?')"
+    echo c >/proc/sysrq-trigger
+    ;;
+7)
+    say devices "$(devices)"
+    say read "$(skerry exec keeps head -c 4 /dev/vda)"
+    # The first reset that this supervisor sees is not believed.
+    say stuck "$(skerry device remove keeps 01:00.0 2>&1 | grep -c 'did not prove that it was reset')"
+    say removed "$(skerry device remove keeps 01:00.0 2>&1)"
+    # It was told, and has not answered.
+    say added "$(skerry device add --unsafe-dma keeps 02:00.0 2>&1)"
+    echo "device: told" >/proc/skerry/crash-at
+    skerry device remove keeps 02:00.0
+    ;;
+8)
+    skerry wait keeps >/dev/null 2>&1
+    settled
+    skerry prune >/dev/null
     until free | grep -q '"memory":{[^}]*"in_use":0,[^}]*"quarantined":0}'; do usleep 100000; done
     say free "$(free)"
     poweroff -f

@@ -153,6 +153,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: NetworkCommand,
     },
+    /// Give running instances devices, take them back, list those of the machine
+    Device {
+        #[command(subcommand)]
+        command: DeviceCommand,
+    },
     /// Look for what is wrong with the machine, and say what would help
     ///
     /// The exit status is 1 if something does not work; warnings do not count.
@@ -183,6 +188,52 @@ pub(crate) enum Command {
     Monitor(Monitor),
     /// Show the versions of this program and of the kernel
     Version(Json),
+}
+
+/// Commands about devices of running instances.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceCommand {
+    /// Give a running instance a PCI function, until it is taken back or the instance ends
+    ///
+    /// Returns when the instance uses it: a disk is in its /dev, a card among its interfaces. An
+    /// instance that is started again begins without it.
+    Add {
+        /// Also if no IOMMU confines it: it can read and write all memory, the supervisor's too
+        #[arg(long)]
+        unsafe_dma: bool,
+        #[command(flatten)]
+        options: DeviceOptions,
+    },
+    /// Take a PCI function back from a running instance
+    ///
+    /// Returns when the function was reset and is free. One that is in use (mounted, open, an
+    /// interface that is up) stays.
+    #[command(visible_alias = "rm")]
+    Remove {
+        /// Also if it is in use: who uses it gets errors, as when a device is pulled out
+        #[arg(short = 'f', long)]
+        force: bool,
+        #[command(flatten)]
+        options: DeviceOptions,
+    },
+    /// List the PCI functions of the machine, who has them, and if an instance could
+    Ls(Json),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DeviceOptions {
+    /// Seconds to wait for its answer [default: until it answers]
+    #[arg(short = 't', long, value_name = "S")]
+    pub(crate) time: Option<u32>,
+    /// Say whether it could be done, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) json: Json,
+    /// The instance
+    pub(crate) name: String,
+    /// The function: an address as 0000:01:00.0, or a name as vda, nvme0, eth0 in the machine
+    pub(crate) device: String,
 }
 
 /// Commands about networks of instances.

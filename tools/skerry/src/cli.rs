@@ -10,9 +10,10 @@ use abi::dev;
 use clap::Parser;
 
 use crate::arguments::{
-    AnyCommand, Apply, Attach, Autoscale, Cli, Command, Cp, Create, Diff, Events, Exec, Inspect,
-    Json, Kill, List, Logs, Metrics, Monitor, Names, NetworkCommand, ObserveCommand, PagesCommand,
-    Remove, Rename, Resize, Restart, Run, Smt, Start, Stats, Stop, Top, Trace, Validate, What,
+    AnyCommand, Apply, Attach, Autoscale, Cli, Command, Cp, Create, DeviceCommand, Diff, Events,
+    Exec, Inspect, Json, Kill, List, Logs, Metrics, Monitor, Names, NetworkCommand, ObserveCommand,
+    PagesCommand, Remove, Rename, Resize, Restart, Run, Smt, Start, Stats, Stop, Top, Trace,
+    Validate, What,
 };
 use crate::copy::{self, Place};
 use crate::device::Device;
@@ -25,7 +26,7 @@ use crate::show::{self, Inspected, Instance, Resources};
 use crate::state::Store;
 use crate::{
     apply, autoscale, doctor, events, exec, logs, managed, metrics, monitor, networks, pages,
-    peers, priority, resize, size, stats, subnets, top, trace,
+    peers, plug, priority, resize, size, stats, subnets, top, trace,
 };
 
 /// Does what the process's command line says.
@@ -562,8 +563,45 @@ fn run_command(
             })
         }
         Command::Network { command } => network(device, command, here.out),
+        Command::Device { command } => devices(device, command, here.out),
         Command::Version(_) => version(Some(device), &command, here.out),
     }
+}
+
+/// Carries out a command about devices.
+fn devices(device: &dyn Device, command: DeviceCommand, out: &mut dyn Write) -> Result<u8> {
+    let (way, asked) = match command {
+        DeviceCommand::Ls(json) => {
+            let all = plug::list(device)?;
+            return output(match json.json {
+                true => show::json(&all, out),
+                false => show::table(&plug::rows(&all), out),
+            });
+        }
+        DeviceCommand::Add {
+            unsafe_dma,
+            options,
+        } => (
+            plug::Way::In {
+                is_unsafe: unsafe_dma,
+            },
+            options,
+        ),
+        DeviceCommand::Remove { force, options } => (plug::Way::Out { is_forced: force }, options),
+    };
+    let options = plug::Options {
+        way,
+        limit: asked
+            .time
+            .map(|seconds| Duration::from_secs(seconds.into())),
+        dry_run: asked.dry_run,
+    };
+    let status = instances::find(device, &asked.name)?;
+    let change = plug::change(device, &status, &asked.device, options)?;
+    output(match asked.json.json {
+        true => show::json(&change, out),
+        false => writeln!(out, "{}", asked.name),
+    })
 }
 
 /// Carries out a command about networks.

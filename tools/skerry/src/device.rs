@@ -143,11 +143,17 @@ pub trait Device {
     /// What is short; nothing was changed.
     fn create(&self, call: &mut Create) -> Result<u32, CreateError>;
 
-    /// Gives a created instance a PCI function.
+    /// Gives an instance that was created or runs a PCI function.
     ///
     /// # Errors
     /// The call's, with a reason in `call`; nothing was changed.
     fn add_device(&self, call: &mut AddDevice) -> io::Result<()>;
+
+    /// Asks a running instance to let go of a PCI function.
+    ///
+    /// # Errors
+    /// The call's, with a reason in `call`; nothing was changed.
+    fn remove_device(&self, call: &mut AddDevice) -> io::Result<()>;
 
     /// Leads a port of the machine to one of a created instance.
     ///

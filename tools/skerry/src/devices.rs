@@ -101,13 +101,24 @@ pub fn add(device: &dyn Device, id: u32, functions: &[Address], unsafe_dma: bool
 }
 
 /// Message for a function that an instance does not get: the reason and the remedy.
-fn refusal(
+pub(crate) fn refusal(
     address: Address,
     call: &AddDevice,
     owner: Option<&Status>,
     error: &io::Error,
 ) -> String {
-    let why = match call.reason {
+    let why = why(address, call, owner, error);
+    format!("cannot give {address} to an instance: {why}")
+}
+
+/// The reason for which an instance does not get a function, and the remedy.
+pub(crate) fn why(
+    address: Address,
+    call: &AddDevice,
+    owner: Option<&Status>,
+    error: &io::Error,
+) -> String {
+    match call.reason {
         dev::REASON_IOMMU => "no IOMMU confines it, so the instance could have it read and write \
                               all memory, the supervisor's too: give --unsafe-dma if it is \
                               trusted with that"
@@ -166,8 +177,7 @@ fn refusal(
             .into(),
         dev::REASON_DEVICES => format!("{} devices are the most", dev::MAX_DEVICES),
         _ => plain(error),
-    };
-    format!("cannot give {address} to an instance: {why}")
+    }
 }
 
 /// Functions of an instance for people, and whether something confines their DMA.

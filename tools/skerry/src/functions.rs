@@ -21,11 +21,15 @@ pub struct Function {
 
 /// Facts by which a driver knows a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Identity {
-    address: Address,
-    class: u32,
-    vendor: u16,
-    device: u16,
+pub struct Identity {
+    /// Address of the function.
+    pub address: Address,
+    /// Class, as three bytes.
+    pub class: u32,
+    /// Vendor.
+    pub vendor: u16,
+    /// Device, by the vendor's count.
+    pub device: u16,
 }
 
 /// Kinds of devices that have names.
@@ -74,8 +78,21 @@ fn letters(number: usize) -> String {
 /// Functions of this machine that have names, by their addresses.
 ///
 /// # Errors
-/// When the functions cannot be read; that there are none is no error.
+/// As of [`identities`].
 pub fn of_this_machine() -> io::Result<Vec<Function>> {
+    Ok(named(identities()?, |name| {
+        let places = ["/dev", "/sys/class/net"];
+        places
+            .iter()
+            .any(|place| Path::new(place).join(name).exists())
+    }))
+}
+
+/// All functions of this machine, by their addresses.
+///
+/// # Errors
+/// When the functions cannot be read; that there are none is no error.
+pub fn identities() -> io::Result<Vec<Identity>> {
     let entries = match fs::read_dir(FUNCTIONS) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -102,12 +119,8 @@ pub fn of_this_machine() -> io::Result<Vec<Function>> {
             });
         }
     }
-    Ok(named(identities, |name| {
-        let places = ["/dev", "/sys/class/net"];
-        places
-            .iter()
-            .any(|place| Path::new(place).join(name).exists())
-    }))
+    identities.sort_unstable();
+    Ok(identities)
 }
 
 /// The functions that have names. Those of a kind are counted in the order of their addresses,

@@ -144,6 +144,10 @@ impl Device for Kernel {
         self.call(dev::ADD_DEVICE, call).map(drop)
     }
 
+    fn remove_device(&self, call: &mut AddDevice) -> io::Result<()> {
+        self.call(dev::REMOVE_DEVICE, call).map(drop)
+    }
+
     fn publish(&self, call: &mut Publish) -> io::Result<()> {
         self.call(dev::PUBLISH, call).map(drop)
     }

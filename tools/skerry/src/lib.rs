@@ -61,6 +61,7 @@ pub mod names;
 pub mod networks;
 pub mod pages;
 pub mod peers;
+pub mod plug;
 pub mod ports;
 pub mod priority;
 pub mod resize;

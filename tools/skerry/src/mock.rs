@@ -402,13 +402,44 @@ impl Device for Mock {
             call.reason = reason;
             return Err(io::Error::from_raw_os_error(errno));
         }
+        if call.flags & dev::DEVICE_DRY_RUN != 0 {
+            return Ok(());
+        }
         let mut all = records.iter_mut();
         let record = all.find(|record| record.status.id == call.id).unwrap();
         let status = &mut record.status;
+        call.epoch = u64::from(status.state == dev::STATE_RUNNING);
+        if call.epoch != 0 && matches!(record.command[0].as_str(), "refuse" | "ignore") {
+            return Ok(());
+        }
         status.devices[status.device_count as usize] = call.function;
         status.device_count += 1;
         status.device_flags |= call.flags;
         Ok(())
+    }
+
+    fn remove_device(&self, call: &mut AddDevice) -> io::Result<()> {
+        self.step()?;
+        self.with(call.id, |record| {
+            let status = &mut record.status;
+            if status.state != dev::STATE_RUNNING {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            let at = (status.devices().iter()).position(|number| *number == call.function);
+            let Some(at) = at else {
+                call.reason = dev::REASON_NOT_ITS;
+                return Err(io::Error::from_raw_os_error(libc::ENODEV));
+            };
+            if call.flags & dev::DEVICE_DRY_RUN == 0 {
+                call.epoch = 1;
+                status.devices[at..].rotate_left(1);
+                status.device_count -= 1;
+                if status.device_count == 0 {
+                    status.device_flags = 0;
+                }
+            }
+            Ok(())
+        })
     }
 
     fn add_network(&self, call: &mut NetworkInfo) -> io::Result<()> {

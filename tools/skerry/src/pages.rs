@@ -61,7 +61,7 @@ mod tests {
             completion(*shell, &mut out).unwrap();
             let text = String::from_utf8(out).unwrap();
             for word in [
-                "resize", "events", "on-hang", "apply", "restart", "dry-run", "network", "subnet",
+                "resize", "events", "on-hang", "apply", "restart", "dry-run", "network", "device",
             ] {
                 assert!(text.contains(word), "{shell:?} {word}");
             }

@@ -171,7 +171,40 @@ fn why_refused(refusal: Refusal, options: Options) -> String {
 /// Waits for the instance's answer to a change. Returns the time in which what it gave back was
 /// scrubbed (ns).
 fn settle(device: &dyn Device, status: &Status, epoch: u64, options: Options) -> Result<u64> {
-    let (name, limit) = (label(status), options.limit);
+    match wait_settled(device, status, epoch, options.limit)? {
+        Settled::Taken { scrub_ns } => Ok(scrub_ns),
+        Settled::Refused(refusal) => {
+            let why = refusal.map_or_else(
+                || "it does not say why".into(),
+                |refusal| why_refused(refusal, options),
+            );
+            Err(Failure::new(format!(
+                "{} has refused the change, and has what it had: {why}",
+                label(status)
+            )))
+        }
+    }
+}
+
+/// Answer of an instance to a change.
+pub(crate) enum Settled {
+    /// The instance has adopted it. What it gave back was scrubbed in so much time.
+    Taken { scrub_ns: u64 },
+    /// The instance has refused it, and why, if it says so.
+    Refused(Option<Refusal>),
+}
+
+/// Waits for the instance's answer to a change.
+///
+/// # Errors
+/// If there is none in time, or the instance has ended.
+pub(crate) fn wait_settled(
+    device: &dyn Device,
+    status: &Status,
+    epoch: u64,
+    limit: Option<Duration>,
+) -> Result<Settled> {
+    let name = label(status);
     let mut call = Settle {
         id: status.id,
         timeout_ms: limit.map_or(-1, |limit| {
@@ -188,15 +221,15 @@ fn settle(device: &dyn Device, status: &Status, epoch: u64, options: Options) ->
         }
     };
     match (settled, call.outcome) {
-        (Ok(()), dev::OUTCOME_TAKEN) => Ok(call.scrub_ns),
+        (Ok(()), dev::OUTCOME_TAKEN) => Ok(Settled::Taken {
+            scrub_ns: call.scrub_ns,
+        }),
         (Ok(()), dev::OUTCOME_REFUSED) => {
-            let why = match Answer::from_word(call.answer).map(|answer| answer.verdict) {
-                Some(Verdict::Refused(refusal)) => why_refused(refusal, options),
-                _ => "it does not say why".into(),
-            };
-            Err(Failure::new(format!(
-                "{name} has refused the change, and has what it had: {why}"
-            )))
+            let verdict = Answer::from_word(call.answer).map(|answer| answer.verdict);
+            Ok(Settled::Refused(match verdict {
+                Some(Verdict::Refused(refusal)) => Some(refusal),
+                _ => None,
+            }))
         }
         (Ok(()), _) => Err(Failure::new(format!("{name} has ended meanwhile"))),
         (Err(error), _) if error.kind() == ErrorKind::TimedOut => Err(Failure::new(format!(

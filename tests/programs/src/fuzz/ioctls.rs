@@ -266,8 +266,8 @@ fn fill(random: &mut Random, request: u32, argument: &mut Argument, spared: u32)
             put(16, random.pick(&[0, 1, 16, 4096, 8193, u64::MAX]), 8);
         }
         // There are a host bridge and the functions of the board, which cannot be given.
-        dev::ADD_DEVICE => {
-            put(4, random.pick(&[0, 1, 1, u64::MAX]), 4);
+        dev::ADD_DEVICE | dev::REMOVE_DEVICE => {
+            put(4, random.pick(&[0, 1, 1, 2, 3, 4, 6, u64::MAX]), 4);
             put(8, random.pick(&[0, 0xf8, 0xfa, 0xfb, u64::MAX]), 4);
         }
         _ => {}

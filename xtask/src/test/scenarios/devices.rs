@@ -13,10 +13,12 @@ use anyhow::{Context, Result, ensure};
 
 use super::images;
 use crate::cleanup::Directory;
-use crate::qemu::Hardware;
+use crate::qemu::{Hardware, Iommu};
 use crate::test::{Check, Setting, batch};
 
 const CASES: &str = include_str!("../../../../tests/cases/devices.cases");
+
+const CHANGES: &str = include_str!("../../../../tests/cases/device-changes.cases");
 
 /// Has the supervisor's drivers leave functions alone, and one reset not be believed.
 const COMMAND_LINE: &str = "fault=unreset pci.hide=01:00.0,02:00.0,04:00.0,0000:00:18.0";
@@ -102,6 +104,85 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     checks.push(Check::new(
         "the host finds a whole file system on the disk, with what was synced",
         check(&given),
+    ));
+    Ok(checks)
+}
+
+/// Functions that come to running instances and leave them, without a unit that confines them and
+/// with one.
+pub fn changes(setting: &Setting) -> Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    for is_confined in [false, true] {
+        checks.extend(changes_of(setting, is_confined)?);
+    }
+    Ok(checks)
+}
+
+fn changes_of(setting: &Setting, is_confined: bool) -> Result<Vec<Check>> {
+    let (kind, platform) = match is_confined {
+        true => ("behind an IOMMU", ",iommu_platform=on"),
+        false => ("without an IOMMU", ""),
+    };
+    let directory = Directory::create().context("cannot make a temporary directory")?;
+    let tree = directory.join("tree");
+    fs::create_dir(&tree)?;
+    fs::write(tree.join("greeting"), "hello from the host\n")?;
+    let (given, other) = (directory.join("given"), directory.join("other"));
+    for image in [&given, &other] {
+        fs::write(image, vec![0; 32 << 20])?;
+    }
+    images::mke2fs(&given, &[], &tree)?;
+    let mut machine = setting.machine(if is_confined { "confined" } else { "free" });
+    machine.timeout = Some(Duration::from_secs(300));
+    machine.append = "pci.hide=01:00.0,02:00.0,03:00.0".into();
+    let hardware = &mut machine.hardware;
+    hardware.iommu = is_confined.then_some(Iommu::Intel);
+    drive(hardware, "given", &given);
+    drive(hardware, "other", &other);
+    behind_port(
+        hardware,
+        1,
+        &format!("virtio-blk-pci,drive=given{platform}"),
+    );
+    add(hardware, &["-netdev", "user,id=net"]);
+    let card = format!("virtio-net-pci,netdev=net,romfile={platform}");
+    behind_port(hardware, 2, &card);
+    behind_port(hardware, 3, "nvme,serial=other,drive=other");
+    let (unsafe_dma, available, dry) = match is_confined {
+        true => ("", "yes", "a"),
+        false => (
+            "--unsafe-dma",
+            "with --unsafe-dma: ...",
+            "skerry: cannot give 0000:01:00.0 to an instance: no IOMMU confi",
+        ),
+    };
+    let cases = [
+        ("@KIND@", kind),
+        ("@UNSAFE@", unsafe_dma),
+        ("@AVAILABLE@", available),
+        ("@DRY@", dry),
+    ];
+    let cases = (cases.iter()).fold(CHANGES.to_owned(), |text, (from, to)| {
+        text.replace(from, to)
+    });
+    let mut steps = batch::steps(&cases, &[])?;
+    for step in &mut steps {
+        step.limit = 60;
+    }
+    let mut checks = batch::run(machine, &steps)?;
+    for check in &mut checks {
+        check.what = format!("{kind}: {}", check.what);
+    }
+    let whole = Command::new("/usr/sbin/e2fsck")
+        .arg("-p")
+        .arg(&given)
+        .output()
+        .context("cannot run e2fsck")?;
+    let text = String::from_utf8_lossy(&whole.stdout).into_owned();
+    ensure!(whole.status.code() < Some(4), "{text}");
+    checks.push(Check::new(
+        format!("{kind}: the host finds a whole file system on the disk"),
+        images::check(&given, 0),
     ));
     Ok(checks)
 }

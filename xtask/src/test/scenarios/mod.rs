@@ -138,6 +138,11 @@ pub fn tests() -> Vec<Test> {
             run: devices::run,
         },
         Test {
+            name: "machine/device-changes",
+            place: SkerryMachine,
+            run: devices::changes,
+        },
+        Test {
             name: "machine/iommu",
             place: SkerryMachine,
             run: iommu::run,

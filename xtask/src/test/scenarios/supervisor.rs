@@ -347,6 +347,21 @@ pub fn devices(setting: &Setting) -> Result<Vec<Check>> {
                 &|| said.same((0, "before"), (5, "free")),
             ]),
         ),
+        Check::new(
+            "what was given while it ran stays over a panic, and can be taken back",
+            all(&[
+                &|| said.is(6, "added", "keeps"),
+                &|| said.is(6, "written", "0"),
+                &|| said.is(7, "read", "kept"),
+                &|| said.is(7, "stuck", "1"),
+                &|| said.is(7, "removed", "keeps"),
+                &|| said.is(7, "added", "keeps"),
+            ]),
+        ),
+        Check::new(
+            "an instance whose devices were being changed ends, and everything is free",
+            all(&[&|| said.same((0, "before"), (8, "free"))]),
+        ),
     ])
 }
 
