@@ -21,7 +21,7 @@ use task::Mutex;
 use crate::inet::{Host, Loopback};
 use crate::socket::{LinkKind, NewInterface, caller_administers_networks};
 
-/// What a program may ask for besides the kind.
+/// Flags that a program may ask for besides the kind.
 const FEATURES: u32 = IFF_NO_PI | IFF_ONE_QUEUE | IFF_VNET_HDR | IFF_MULTI_QUEUE;
 const KINDS: u32 = IFF_TUN | IFF_TAP;
 /// The largest MTU: a frame and what comes before it are one `write(2)`, which is copied in one
