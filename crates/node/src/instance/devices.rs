@@ -293,15 +293,24 @@ impl Instance {
 
     /// Resets a function that the instance does not use any more, which takes a while, and ends the
     /// change then: in a thread, as the node thread must not wait for it.
-    pub(super) fn take_back(self: &Arc<Self>, settled: Settled, leaving: Leaving) {
-        let epoch = settled.epoch;
+    ///
+    /// Without memory for a thread the function stays with the instance as one that did not prove
+    /// its reset does, and can be asked for again.
+    pub(super) fn take_back(
+        self: &Arc<Self>,
+        record: &mut InstanceState,
+        settled: Settled,
+        leaving: Leaving,
+    ) {
+        let (epoch, number) = (settled.epoch, leaving.number);
         let refusal = settled.refused.map(|(refusal, _)| refusal);
-        let work = |this: Arc<Self>, leaving| move || this.end_function(epoch, refusal, leaving);
-        let reset = work(self.clone(), leaving.clone());
-        // Without memory for a thread it is done here: as long as the standard says that a reset
-        // takes.
+        let this = self.clone();
+        let reset = move || this.end_function(epoch, refusal, leaving);
         if task::spawn("device-reset", None, reset).is_err() {
-            work(self.clone(), leaving)();
+            if let Some(partition) = &mut record.partition {
+                partition.end_of_function(number, false);
+            }
+            self.note_refusal(record, epoch, refusal.unwrap_or(Refusal::NoMemory));
         }
     }
 

@@ -229,7 +229,7 @@ impl Instance {
             return;
         };
         if let Some(leaving) = settled.leaves.clone() {
-            return self.take_back(settled, leaving);
+            return self.take_back(record, settled, leaving);
         }
         match settled.refused {
             None => {
