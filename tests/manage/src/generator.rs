@@ -83,11 +83,15 @@ const fn signal(name: &'static str, number: u8, fatal: bool, handled: bool) -> S
 /// The next step.
 pub(crate) fn step(random: &mut Random, model: &Model) -> Step {
     match random.below(20) {
-        0 => Step::Race(
-            (0..2 + random.below(3))
-                .map(|_| racing(random, model))
-                .collect(),
-        ),
+        0 => {
+            let count = 2 + random.below(3);
+            let mut ops: Vec<Op> = (0..count).map(|_| racing(random, model)).collect();
+            // Whoever waits for a program does so for as long as it is paused.
+            if ops.iter().any(|op| matches!(op, Op::Pause(_))) {
+                ops.retain(|op| !matches!(op, Op::Exec(_) | Op::Run { .. }));
+            }
+            Step::Race(ops)
+        }
         1 | 2 => {
             let op = racing(random, model);
             Step::One(
