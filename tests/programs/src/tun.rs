@@ -494,6 +494,17 @@ fn queues() -> Result<()> {
     send_all()?;
     let both = ports(&first)?.len() + ports(&second)?.len();
     ensure!(both == usize::from(FLOWS), "{both} flows");
+    // One that is full keeps nobody from reading when it is closed.
+    for _ in 0..5 {
+        send_all()?;
+    }
+    drop(first);
+    ports(&second)?;
+    send_all()?;
+    ensure!(
+        ports(&second)?.len() == usize::from(FLOWS),
+        "others are kept waiting"
+    );
     Ok(())
 }
 

@@ -80,11 +80,12 @@ mod tests {
 
     #[test]
     fn a_missing_checksum_is_put_in_its_place() {
+        // The place holds the sum of a pseudo-header.
         let mut packet = [0, 0, 0, 0, 0x12, 0x34, 0, 6, 0xff, 0xff];
         let missing = MissingChecksum::parse(&header(1, 0, [4, 0, 4, 2]), 10).unwrap();
         missing.unwrap().fill(&mut packet);
         assert_eq!(packet[..6], [0, 0, 0, 0, 0x12, 0x34]);
-        assert_eq!(checksum(&packet[4..]), 0);
+        assert_eq!(checksum(&[&packet[4..], &[0, 6]].concat()), 0);
         // A sum of zero.
         let mut packet = [0xff, 0xff, 0, 0];
         let missing = MissingChecksum::parse(&header(1, 0, [0, 0, 0, 2]), 4).unwrap();

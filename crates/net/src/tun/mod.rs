@@ -130,18 +130,20 @@ impl TunDriver {
 
     /// Takes a queue from an interface, which goes with its last one unless it is to stay.
     fn detach(&self, tun: &TunInterface, queue: &Arc<Queue>) {
-        let mut interfaces = self.interfaces.lock();
         let index = tun.index.load(Ordering::Relaxed);
-        if tun.detach(queue) > 0 || tun.is_gone() {
-            return;
+        {
+            let mut interfaces = self.interfaces.lock();
+            if tun.detach(queue) == 0 {
+                if tun.is_persistent() {
+                    self.host.set_carrier(index, false);
+                } else {
+                    interfaces.retain(|known| !core::ptr::eq(&raw const **known, tun));
+                    // Somebody may have taken it away just now.
+                    let _ = self.host.remove_interface(index);
+                }
+            }
         }
-        if tun.is_persistent() {
-            self.host.set_carrier(index, false);
-            self.host.has_room(index);
-        } else {
-            interfaces.retain(|known| !core::ptr::eq(&raw const **known, tun));
-            // Somebody may have taken it away just now.
-            let _ = self.host.remove_interface(index);
-        }
+        // The queue may have been the one that had no room, for which all others have waited.
+        self.host.has_room(index);
     }
 }
