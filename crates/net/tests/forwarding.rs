@@ -448,8 +448,12 @@ fn the_mtu_of_a_path_is_discovered_through_a_router() {
     let listener = net.nodes[WORLD].listen(80);
     let [client, server] = join(&mut net, SECOND_INNER, world, 80, &listener);
     transfer(&mut net, &client, &server, 100_000).unwrap();
-    // And by errors of a router further on, which come to the translated address: the client of a
-    // published port hears of the narrow link inside.
+}
+
+/// By errors of a router further on, which come to the translated address: the client of a
+/// published port hears of the narrow link inside.
+#[test]
+fn the_mtu_of_a_path_is_discovered_behind_a_published_port() {
     let mut net = Net::new();
     net.publish(Protocol::Tcp, 8080, (FIRST, 80), 1).unwrap();
     let listener = net.nodes[FIRST].listen(80);
