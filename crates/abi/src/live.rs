@@ -269,9 +269,9 @@ pub enum Refusal {
     UserPages(usize),
     /// Without the memory that is to leave so many pages would be missing.
     Short(usize),
-    /// So many file systems are mounted from a function that is to leave.
+    /// Disks of a function that is to leave are mounted; the number of file systems.
     Mounted(usize),
-    /// Programs have disks of a function that is to leave open, so many times.
+    /// Disks of a function that is to leave are open in programs; the number of openings.
     Open(usize),
     /// The network interface of this number, of a function that is to leave, is up.
     Up(usize),

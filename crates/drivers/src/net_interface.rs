@@ -58,7 +58,7 @@ impl<P: Parts> Started for StartedCard<P>
 where
     VirtioNet<P>: Send + Sync,
 {
-    /// As on Linux, the interface goes with its addresses and routes.
+    /// Removes the interface with its addresses and routes, as Linux does, and ends its thread.
     fn end(&mut self, force: bool) -> Result<(), Refusal> {
         let interface = self.host.interface(self.index);
         if !force && interface.is_some_and(|one| one.is_up()) {

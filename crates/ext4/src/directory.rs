@@ -76,7 +76,7 @@ pub struct Found {
     pub kind: Kind,
 }
 
-/// Where a name is, or may be.
+/// Result of looking for a name in a directory: its entry, or the room for one.
 #[derive(Clone, Copy)]
 pub enum Place {
     /// At this entry.

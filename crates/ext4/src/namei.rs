@@ -77,7 +77,7 @@ pub enum RenameMode {
 /// A file that a name was taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlinked {
-    /// Its number.
+    /// Number of the inode.
     pub ino: u32,
     /// Whether it has no name any more.
     pub is_gone: bool,
@@ -156,7 +156,7 @@ impl Ext4 {
         })
     }
 
-    /// Where a name is added that must not be there.
+    /// Finds the room for a new name in a directory, which must not have it.
     fn place_for_new(&mut self, parent: &Inode, name: &[u8]) -> Result<Place> {
         let place = self.find_place(parent, name)?;
         match place {

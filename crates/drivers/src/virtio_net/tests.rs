@@ -452,7 +452,7 @@ fn what_several_threads_send_is_sent_when_there_is_room() {
     }
 }
 
-/// As long as there is room nobody asks for an interrupt of what was sent.
+/// The driver asks for interrupts of frames that were sent only while somebody waits for room.
 #[test]
 fn what_was_sent_has_no_interrupt_while_there_is_room() {
     let machine = Machine::with_device(true);

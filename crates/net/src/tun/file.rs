@@ -32,9 +32,12 @@ const OFFLOADS: usize = (TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN | 
 /// The interface that an opening has.
 #[derive(Clone)]
 enum Attachment {
+    /// No interface.
     None,
+    /// An interface that the opening reads and writes.
     To(Arc<TunInterface>),
-    /// Its queue was taken from the interface (`IFF_DETACH_QUEUE`), and may be given back.
+    /// An interface that the opening's queue was taken from (`IFF_DETACH_QUEUE`), and may be given
+    /// back to.
     Detached(Arc<TunInterface>),
 }
 

@@ -298,8 +298,8 @@ impl WireConnection {
         self.work_in_turn(None, f)
     }
 
-    /// As [`Self::work`]; `turn` is the card whose turn the connection has, if one has given it
-    /// one.
+    /// Does something with the engine, as [`Self::work`], in a turn that the card `turn` has given
+    /// the connection, if one has.
     fn work_in_turn<R>(
         &self,
         turn: Option<&LinkDevice>,
