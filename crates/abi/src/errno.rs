@@ -88,6 +88,7 @@ errnos! {
     EPROTONOSUPPORT = 93, "Protocol not supported";
     ESOCKTNOSUPPORT = 94, "Socket type not supported";
     EOPNOTSUPP = 95, "Operation not supported";
+    EPFNOSUPPORT = 96, "Protocol family not supported";
     EAFNOSUPPORT = 97, "Address family not supported by protocol";
     EADDRINUSE = 98, "Address already in use";
     EADDRNOTAVAIL = 99, "Cannot assign requested address";

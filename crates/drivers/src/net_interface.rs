@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 
 use ::net::inet::Host;
-use ::net::{Frame, FrameRefused, LinkKind, NetDevice, NewInterface};
+use ::net::{DeviceDetails, Frame, FrameRefused, LinkKind, NetDevice, NewInterface};
 use abi::live::Refusal;
 
 use crate::hotplug::Started;
@@ -14,8 +14,8 @@ use crate::virtio_parts::Parts;
 /// Frames that may wait, as Linux tells it of every card of Ethernet.
 const QUEUE_LEN: u32 = 1000;
 
-/// A card as the host below the sockets knows it.
-struct Card<P: Parts>(VirtioNet<P>);
+/// A card as the host below the sockets knows it, and its place on its bus.
+struct Card<P: Parts>(VirtioNet<P>, String);
 
 impl<P: Parts> NetDevice for Card<P> {
     fn transmit(&self, frame: Frame) -> Result<(), FrameRefused> {
@@ -23,6 +23,22 @@ impl<P: Parts> NetDevice for Card<P> {
             Refused::NoRoom => FrameRefused::NoRoom(frame),
             Refused::Lost => FrameRefused::Lost,
         })
+    }
+
+    fn details(&self) -> DeviceDetails {
+        let losses = self.0.losses();
+        DeviceDetails {
+            driver: Some("virtio_net"),
+            bus: self.1.clone(),
+            ring: Some(self.0.ring()),
+            permanent_address: Some(self.0.properties().mac),
+            statistics: alloc::vec![
+                ("rx_queue_0_malformed", losses.received),
+                ("tx_queue_0_refused", losses.sent),
+                ("resets", losses.resets),
+            ],
+            tun: None,
+        }
     }
 }
 
@@ -80,11 +96,12 @@ pub(crate) fn free_name(host: &Host) -> String {
     free.expect("there are fewer interfaces than numbers")
 }
 
-/// Makes a card an interface of a host, which is down, and starts its thread. IPv6 is off on it
+/// Makes a card, which is at some place of its bus, an interface of a host, which is down, and
+/// starts its thread. IPv6 is off on it
 /// unless its link carries that.
 pub(crate) fn add<P: Parts>(
     host: &Arc<Host>,
-    name: &str,
+    (name, bus): (&str, String),
     card: VirtioNet<P>,
     mut receiver: Receiver<P>,
     has_ipv6: bool,
@@ -94,7 +111,7 @@ where
     Receiver<P>: Send,
 {
     let properties = *card.properties();
-    let card = Arc::new(Card(card));
+    let card = Arc::new(Card(card, bus));
     let new = NewInterface {
         name,
         link: LinkKind::Ethernet(properties.mac),

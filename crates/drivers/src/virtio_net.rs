@@ -79,6 +79,8 @@ pub struct Losses {
 pub struct VirtioNet<P: Parts> {
     name: String,
     nic: Nic<P::Transport>,
+    /// Buffers of the queues, to receive and to send.
+    ring: [u32; 2],
     /// Not here while the card is reset, nor when it is gone.
     transmit: Mutex<Option<TransmitQueue<P::Memory>>>,
     interrupts: Interrupts<P::Interrupt>,
@@ -147,6 +149,7 @@ impl<P: Parts> VirtioNet<P> {
         let card = Self {
             name,
             nic,
+            ring: [receive.size().into(), transmit.size().into()],
             transmit: Mutex::new(Some(transmit)),
             interrupts,
             has_sending_broken: AtomicBool::new(false),
@@ -176,6 +179,12 @@ impl<P: Parts> VirtioNet<P> {
     #[must_use]
     pub fn properties(&self) -> &Properties {
         self.nic.properties()
+    }
+
+    /// Frames that the queues hold, to receive and to send.
+    #[must_use]
+    pub fn ring(&self) -> [u32; 2] {
+        self.ring
     }
 
     /// Frames that went no further.

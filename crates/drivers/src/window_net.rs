@@ -131,5 +131,5 @@ fn start(pages: &'static Network, host: &Arc<Host>) -> Result<(), String> {
     let started = VirtioNet::<Window>::start(name.clone(), transport, interrupts, memory);
     let (card, receiver) = started.map_err(|error| error.to_string())?;
     // The switch carries no IPv6.
-    add(host, &name, card, receiver, false).map(drop)
+    add(host, (&name, String::new()), card, receiver, false).map(drop)
 }

@@ -21,9 +21,10 @@ pub mod tun;
 pub mod unix;
 
 pub use socket::{
-    Address, Caller, Frame, FrameRefused, KernelMailbox, Linger, LinkAddress, LinkKind, MsgFlags,
-    NetDevice, NewInterface, OptionAccess, OutgoingMessage, ReceivedMessage, ScmRights, Socket,
-    SocketMemory, SocketOps, SocketOptions, SocketType, SupplementaryGroups, TimerCallback, TxTime,
-    Ucred, UnixName, WaitPolicy, set_credentials_provider, set_timer_scheduler,
+    Address, Caller, DeviceDetails, Frame, FrameRefused, KernelMailbox, Linger, LinkAddress,
+    LinkKind, MsgFlags, NetDevice, NewInterface, OptionAccess, OutgoingMessage, ReceivedMessage,
+    ScmRights, Socket, SocketMemory, SocketOps, SocketOptions, SocketType, SupplementaryGroups,
+    TimerCallback, TxTime, Ucred, UnixName, WaitPolicy, set_credentials_provider,
+    set_timer_scheduler,
 };
 pub use stack::Stack;

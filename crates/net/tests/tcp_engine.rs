@@ -59,6 +59,7 @@ impl Interfaces for Wire {
                 broadcast: None,
                 scope: 0,
                 life: AddressLife::default(),
+                label: None,
             }]),
             received: Traffic::default(),
             sent: Traffic::default(),

@@ -61,7 +61,8 @@ fn start_card(
     let started = VirtioNet::<Machine>::start(name.clone(), transport, interrupts, memory);
     let (card, receiver) = started.map_err(|error| text(&error))?;
     let properties = *card.properties();
-    let interface = add(host, &name, card, receiver, true)?;
+    let bus = text(&device.function().address);
+    let interface = add(host, (&name, bus), card, receiver, true)?;
     let [a, b, c, d, e, f] = properties.mac;
     log::info!(
         "{name}: virtio network card {}, {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, MTU {}",

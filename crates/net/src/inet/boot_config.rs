@@ -119,6 +119,7 @@ impl<'a> BootConfig<'a> {
             broadcast,
             scope: 0,
             life: AddressLife::default(),
+            label: None,
         };
         host.add_address(index, address, true)
             .map_err(refused("the address is refused"))?;

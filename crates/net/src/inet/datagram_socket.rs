@@ -19,6 +19,7 @@ use super::options;
 use crate::socket::ControlMessage;
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::error_queue::{ErrorQueueEntry, ExtendedError};
 use crate::socket::memory::{BufferMemory, Transport};
 use crate::{
     Address, Caller, MsgFlags, OptionAccess, OutgoingMessage, ReceivedMessage, Socket,
@@ -68,6 +69,19 @@ impl DatagramReceiver {
     pub(super) fn report_error(&self, error: Errno) {
         self.endpoint.set_error(error);
         self.endpoint.readable.notify();
+    }
+
+    /// Tells who asks for that by how much a packet was too long that must not be cut (Linux
+    /// `ip_local_error`).
+    pub(super) fn report_too_long(&self, to: SocketAddr, mtu: u32) {
+        self.options.queue_error(ErrorQueueEntry {
+            error: ExtendedError::too_long(mtu),
+            offender: None,
+            to: Some(to),
+            time: None,
+            data: Vec::new(),
+        });
+        self.endpoint.readable.notify_events(Events::ERR);
     }
 
     /// Tells when a datagram that has gone out did; `control` is what was said of it.

@@ -46,6 +46,7 @@ impl Interfaces for Loopback {
             broadcast: None,
             scope: RT_SCOPE_HOST,
             life: AddressLife::default(),
+            label: None,
         };
         vec![Interface {
             index: Self::INDEX,

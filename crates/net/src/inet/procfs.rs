@@ -422,7 +422,7 @@ pub fn snmp(stack: &InetStack) -> String {
         ),
         (
             "Icmp",
-            "InMsgs InErrors InCsumErrors InDestUnreachs InTimeExcds InParmProbs InSrcQuenchs InRedirects InEchos InEchoReps InTimestamps InTimestampReps InAddrMasks InAddrMaskReps OutMsgs OutErrors OutDestUnreachs OutTimeExcds OutParmProbs OutSrcQuenchs OutRedirects OutEchos OutEchoReps OutTimestamps OutTimestampReps OutAddrMasks OutAddrMaskReps",
+            "InMsgs InErrors InCsumErrors InDestUnreachs InTimeExcds InParmProbs InSrcQuenchs InRedirects InEchos InEchoReps InTimestamps InTimestampReps InAddrMasks InAddrMaskReps OutMsgs OutErrors OutRateLimitGlobal OutRateLimitHost OutDestUnreachs OutTimeExcds OutParmProbs OutSrcQuenchs OutRedirects OutEchos OutEchoReps OutTimestamps OutTimestampReps OutAddrMasks OutAddrMaskReps",
         ),
         (
             "Tcp",
@@ -461,7 +461,8 @@ pub fn snmp(stack: &InetStack) -> String {
     for (group, names) in NAMES {
         let _ = write!(text, "{group}: {names}\n{group}:");
         for name in names.split(' ') {
-            let _ = write!(text, " {}", value(group, name));
+            // There is no limit of connections, which is -1 (RFC 4022).
+            let _ = write!(text, " {}", value(group, name).cast_signed());
         }
         text.push('\n');
     }

@@ -298,9 +298,18 @@ impl RawSocket {
 
     fn transmit_whole(&self, packet: Datagram) -> Result<()> {
         let stack = self.common.stack();
+        let to = packet.to;
         match stack.network.transmit(stack, packet) {
             // Nobody there wants it: it has gone out.
             Err(Errno::ECONNREFUSED | Errno::ENOPROTOOPT) => Ok(()),
+            Err(Errno::EMSGSIZE) => {
+                if self.wants_errors()
+                    && let Ok(route) = self.route(to)
+                {
+                    self.receiver.report_too_long(to, route.mtu);
+                }
+                Err(Errno::EMSGSIZE)
+            }
             result => result,
         }
     }

@@ -320,6 +320,12 @@ impl UdpSocket {
                 });
                 Ok(())
             }
+            Err(Errno::EMSGSIZE) => {
+                if tells && let Ok(route) = self.route(to) {
+                    self.receiver.report_too_long(to, route.mtu);
+                }
+                Err(Errno::EMSGSIZE)
+            }
             result => result,
         }
     }

@@ -9,16 +9,17 @@ use ip::route::{Filter, Insert, Kind, Prefix, Route};
 use linux_raw_sys::net;
 use linux_raw_sys::net::net_device_flags::{IFF_PROMISC, IFF_UP};
 
+use super::link::{IFLA_ADDRESS, IFLA_IFALIAS, IFLA_IFNAME, IFLA_LINKINFO, IFLA_MTU, IFLA_TXQLEN};
 use super::message::NlmsgHeader;
 use super::route::{
-    IFA_ADDRESS, IFA_BROADCAST, IFA_CACHEINFO, IFA_FLAGS, IFA_LOCAL, IFLA_ADDRESS, IFLA_IFNAME,
-    IFLA_LINKINFO, IFLA_MTU, IFLA_TXQLEN, NDA_DST, NDA_LLADDR, RT_TABLE_MAIN, RTA_DST, RTA_GATEWAY,
-    RTA_OIF, RTA_PREFSRC, RTA_PRIORITY, RTA_TABLE, RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH,
-    RTM_DELROUTE, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE, RTM_SETLINK, attributes,
-    requested_interface,
+    IFA_ADDRESS, IFA_BROADCAST, IFA_CACHEINFO, IFA_FLAGS, IFA_LABEL, IFA_LOCAL, NDA_DST,
+    NDA_LLADDR, RT_TABLE_MAIN, RTA_DST, RTA_GATEWAY, RTA_OIF, RTA_PREFSRC, RTA_PRIORITY, RTA_TABLE,
+    RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH, RTM_DELROUTE, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
+    RTM_NEWROUTE, RTM_SETLINK, attributes, requested_interface,
 };
 use crate::inet::{Host, InetStack};
-use crate::socket::{AddressLife, InterfaceAddress, address_flag};
+use crate::socket::if_req::text;
+use crate::socket::{AddressLife, InterfaceAddress, InterfaceName, address_flag};
 
 /// Flags of a request to make something: for one that is there already, or is not.
 const NLM_F_REPLACE: u16 = 0x100;
@@ -68,6 +69,19 @@ impl<'a> Body<'a> {
     /// The address in an attribute.
     fn ip<A: Family>(&self, wanted: u16) -> Result<Option<A>> {
         A::read(self, wanted)
+    }
+
+    /// The label in an attribute, if it is another one than an interface's name.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no label.
+    fn label(&self, host: &Host, index: u32) -> Result<Option<InterfaceName>> {
+        let Some((_, label)) = attributes(self.rest).find(|(kind, _)| *kind == IFA_LABEL) else {
+            return Ok(None);
+        };
+        let label = InterfaceName::new_label(text(label)?).ok_or(Errno::EINVAL)?;
+        let own = host.interface(index).map(|interface| interface.name);
+        Ok(Some(label).filter(|label| Some(*label) != own))
     }
 
     /// Whether it is about IPv6.
@@ -154,7 +168,8 @@ pub(super) fn handle(
         RTM_NEWLINK | RTM_SETLINK => set_link(stack, host, request.flags, body),
         RTM_DELLINK => {
             let interface = requested_interface(stack, body)?;
-            if host.interface(interface.index).is_none() {
+            // That of a card goes with its card.
+            if stack.core.device(interface.index).tun.is_none() {
                 return Err(Errno::EOPNOTSUPP);
             }
             host.remove_interface(interface.index)
@@ -184,7 +199,7 @@ fn set_link(stack: &InetStack, host: &Host, flags: u16, body: &[u8]) -> Result<(
         return Err(Errno::EEXIST);
     }
     let index = interface.index;
-    if attributes(parsed.rest).any(|(kind, _)| kind == IFLA_LINKINFO) {
+    if attributes(parsed.rest).any(|(kind, _)| matches!(kind, IFLA_LINKINFO | IFLA_IFALIAS)) {
         return Err(Errno::EOPNOTSUPP);
     }
     if let Some(address) = parsed.value::<6>(IFLA_ADDRESS)? {
@@ -199,11 +214,7 @@ fn set_link(stack: &InetStack, host: &Host, flags: u16, body: &[u8]) -> Result<(
     let is_meant_by_index = parsed.word(4) != 0;
     let name = attributes(parsed.rest).find(|(kind, _)| *kind == IFLA_IFNAME);
     if is_meant_by_index && let Some((_, name)) = name {
-        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-        host.rename(
-            index,
-            core::str::from_utf8(name).map_err(|_| Errno::EINVAL)?,
-        )?;
+        host.rename(index, text(name)?)?;
     }
     let (flags, changed) = (parsed.word(8), parsed.word(12));
     // Flags without a mask are all that there are.
@@ -229,6 +240,17 @@ fn change_address(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<
     let (local, network) = (body.ip::<Ipv4Addr>(IFA_LOCAL)?, body.ip(IFA_ADDRESS)?);
     let ip = local.or(network).ok_or(Errno::EINVAL)?;
     if request.kind == RTM_DELADDR {
+        if attributes(body.rest).any(|(kind, _)| kind == IFA_LABEL) {
+            let label = body.label(host, index)?;
+            let interface = host.interface(index).ok_or(Errno::ENODEV)?;
+            let is_meant = |known: &InterfaceAddress| {
+                known.ip == IpAddr::V4(ip) && known.prefix_len == prefix_len
+            };
+            let found = interface.addresses.iter().find(|known| is_meant(known));
+            if found.is_none_or(|found| found.label != label) {
+                return Err(Errno::EADDRNOTAVAIL);
+            }
+        }
         return host.remove_address(index, ip, Some(prefix_len));
     }
     let address = InterfaceAddress {
@@ -238,6 +260,7 @@ fn change_address(host: &Host, request: NlmsgHeader, body: &Body<'_>) -> Result<
         broadcast: body.ip(IFA_BROADCAST)?,
         scope,
         life: AddressLife::default(),
+        label: body.label(host, index)?,
     };
     let replace = request.flags & NLM_F_REPLACE != 0;
     host.add_address(index, address, replace)

@@ -34,6 +34,14 @@ pub(super) struct Reply {
     pub(super) port_id: u32,
 }
 
+/// Adds an attribute. Padding follows it, which belongs to whatever it is in.
+pub(super) fn push_attribute(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    bytes.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+}
+
 impl Reply {
     pub(super) const fn new(request: NlmsgHeader, port_id: u32) -> Self {
         Self {
@@ -64,14 +72,11 @@ impl Reply {
         let start = bytes.len();
         bytes.extend_from_slice(&[0; NLMSG_HDRLEN]);
         bytes.extend_from_slice(fixed);
-        for (kind, value) in attributes {
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-            bytes.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
-            bytes.extend_from_slice(&kind.to_ne_bytes());
-            bytes.extend_from_slice(value);
-        }
-        // The last one's padding belongs to the message: Go's parser relies on it.
         bytes.resize(bytes.len().next_multiple_of(4), 0);
+        for (kind, value) in attributes {
+            push_attribute(bytes, *kind, value);
+        }
+        // With the last one's padding: Go's parser relies on it.
         let len = (bytes.len() - start) as u32;
         let header = &mut bytes[start..start + NLMSG_HDRLEN];
         header[..4].copy_from_slice(&len.to_ne_bytes());

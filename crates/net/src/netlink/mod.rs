@@ -6,6 +6,7 @@
 mod change;
 mod diag;
 mod generic;
+mod link;
 mod message;
 mod monitor;
 mod route;

@@ -14,7 +14,7 @@ use super::route::{
 };
 use super::{NETLINK_ROUTE, NetlinkSocket, NetlinkStack};
 use crate::inet::{Change, ChangeListener, Host};
-use crate::socket::Interface;
+use crate::socket::{DeviceDetails, Interface, Interfaces};
 
 /// Groups (`RTNLGRP_*`).
 const LINK: u32 = 1;
@@ -85,7 +85,10 @@ impl ChangeListener for NetlinkStack {
         match change {
             Change::Link { index } => {
                 if let Some(interface) = host.interface(*index) {
-                    self.publish(LINK, |reply| reply.push_link(RTM_NEWLINK, 0, &interface));
+                    let device = host.device(*index);
+                    self.publish(LINK, |reply| {
+                        reply.push_link(RTM_NEWLINK, 0, &interface, &device);
+                    });
                 }
             }
             Change::Address {
@@ -121,6 +124,9 @@ impl ChangeListener for NetlinkStack {
     }
 
     fn link_removed(&self, interface: &Interface) {
-        self.publish(LINK, |reply| reply.push_link(RTM_DELLINK, 0, interface));
+        let device = DeviceDetails::default();
+        self.publish(LINK, |reply| {
+            reply.push_link(RTM_DELLINK, 0, interface, &device);
+        });
     }
 }

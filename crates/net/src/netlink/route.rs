@@ -8,12 +8,13 @@ use fs::Result;
 use ip::neighbour::Neighbour;
 use ip::{Address, Nanos, SECOND};
 use linux_raw_sys::net;
-use linux_raw_sys::net::net_device_flags::{IFF_LOWER_UP, IFF_UP};
 
 use super::change;
 use super::message::{NLM_F_DUMP, NLM_F_MULTI, NlmsgHeader, Reply};
 use crate::inet::{Host, InetStack};
-use crate::socket::{Interface, InterfaceAddress, address_flag, caller_administers_networks};
+use crate::socket::{
+    Interface, InterfaceAddress, address_flag, caller_administers_networks, caller_ucred,
+};
 
 /// Messages about links, addresses, routes and rules come in fours: new, delete, get, set.
 pub(super) const RTM_NEWLINK: u16 = 16;
@@ -35,24 +36,10 @@ const RTM_BASE: u16 = RTM_NEWLINK;
 const KINDS: u16 = 4;
 const GET: u16 = 2;
 
-/// Attributes of links.
-pub(super) const IFLA_ADDRESS: u16 = 1;
-const IFLA_BROADCAST: u16 = 2;
-pub(super) const IFLA_IFNAME: u16 = 3;
-pub(super) const IFLA_MTU: u16 = 4;
-const IFLA_QDISC: u16 = 6;
-const IFLA_STATS: u16 = 7;
-pub(super) const IFLA_TXQLEN: u16 = 13;
-const IFLA_OPERSTATE: u16 = 16;
-const IFLA_LINKMODE: u16 = 17;
-pub(super) const IFLA_LINKINFO: u16 = 18;
-const IFLA_STATS64: u16 = 23;
-const IFLA_GROUP: u16 = 27;
-const IFLA_CARRIER: u16 = 33;
 /// Attributes of addresses.
 pub(super) const IFA_ADDRESS: u16 = 1;
 pub(super) const IFA_LOCAL: u16 = 2;
-const IFA_LABEL: u16 = 3;
+pub(super) const IFA_LABEL: u16 = 3;
 pub(super) const IFA_BROADCAST: u16 = 4;
 pub(super) const IFA_CACHEINFO: u16 = 6;
 pub(super) const IFA_FLAGS: u16 = 8;
@@ -64,6 +51,7 @@ pub(super) const RTA_PRIORITY: u16 = 6;
 pub(super) const RTA_PREFSRC: u16 = 7;
 const RTA_CACHEINFO: u16 = 12;
 pub(super) const RTA_TABLE: u16 = 15;
+const RTA_UID: u16 = 25;
 /// Attributes of neighbours.
 pub(super) const NDA_DST: u16 = 1;
 pub(super) const NDA_LLADDR: u16 = 2;
@@ -80,39 +68,6 @@ const RTN_LOCAL: u8 = 2;
 const RULES: [(u8, u32); 3] = [(RT_TABLE_LOCAL, 0), (254, 32_766), (253, 32_767)];
 
 impl Reply {
-    pub(super) fn push_link(&mut self, kind: u16, flags: u16, interface: &Interface) {
-        let fixed = [
-            &[0, 0][..],
-            &interface.hardware_type.to_ne_bytes(),
-            &interface.index.to_ne_bytes(),
-            &interface.flags.to_ne_bytes(),
-            &[0; 4],
-        ]
-        .concat();
-        let name = [interface.name.as_bytes(), &[0]].concat();
-        let hardware_len = usize::from(interface.hardware_len());
-        let (address, broadcast) = (
-            interface.hardware_address.unwrap_or_default(),
-            interface.hardware_broadcast(),
-        );
-        let (short, long) = link_statistics(interface);
-        let attributes: [(u16, &[u8]); 12] = [
-            (IFLA_IFNAME, &name),
-            (IFLA_TXQLEN, &interface.queue_len.to_ne_bytes()),
-            (IFLA_OPERSTATE, &[operational_state(interface)]),
-            (IFLA_LINKMODE, &[0]),
-            (IFLA_MTU, &interface.mtu.to_ne_bytes()),
-            (IFLA_GROUP, &[0; 4]),
-            (IFLA_CARRIER, &[u8::from(interface.has_flag(IFF_LOWER_UP))]),
-            (IFLA_QDISC, b"noqueue\0"),
-            (IFLA_ADDRESS, &address[..hardware_len]),
-            (IFLA_BROADCAST, &broadcast[..hardware_len]),
-            (IFLA_STATS, &short),
-            (IFLA_STATS64, &long),
-        ];
-        self.push_message(kind, flags, &fixed, &attributes);
-    }
-
     pub(super) fn push_address(
         &mut self,
         kind: u16,
@@ -134,7 +89,8 @@ impl Reply {
             &interface.index.to_ne_bytes(),
         ]
         .concat();
-        let name = [interface.name.as_bytes(), &[0]].concat();
+        let label = known.label.as_ref().unwrap_or(&interface.name);
+        let name = [label.as_bytes(), &[0]].concat();
         let mark = known.life.flags.to_ne_bytes();
         let left = |end: Option<Nanos>| {
             let seconds = end.map(|end| end.saturating_sub(now) / SECOND);
@@ -312,19 +268,21 @@ impl Reply {
         ]
         .concat();
         let (table, index) = (table.to_ne_bytes(), route.interface_index.to_ne_bytes());
-        let mut attributes: [(u16, &[u8]); 5] = [
+        let uid = caller_ucred().uid.to_ne_bytes();
+        let mut attributes: [(u16, &[u8]); 6] = [
             (RTA_TABLE, &table),
             (RTA_DST, &octets),
             (RTA_OIF, &index),
             (RTA_PREFSRC, &source),
+            (RTA_UID, &uid),
             (RTA_GATEWAY, &[]),
         ];
         let count = match &gateway {
             Some(gateway) => {
-                attributes[4].1 = gateway;
-                5
+                attributes[5].1 = gateway;
+                6
             }
-            None => 4,
+            None => 5,
         };
         self.push_message(RTM_NEWROUTE, 0, &fixed, &attributes[..count]);
         Ok(())
@@ -346,43 +304,6 @@ impl Reply {
                 (21, &[RTPROT_KERNEL]),
             ],
         );
-    }
-}
-
-/// `struct rtnl_link_stats` and `struct rtnl_link_stats64`.
-fn link_statistics(interface: &Interface) -> ([u8; 96], [u8; 192]) {
-    let (received, sent) = (&interface.received, &interface.sent);
-    let numbers = [
-        received.packets,
-        sent.packets,
-        received.bytes,
-        sent.bytes,
-        received.errors,
-        sent.errors,
-        received.dropped,
-        sent.dropped,
-        received.multicast,
-    ];
-    let (mut short, mut long) = ([0; 96], [0; 192]);
-    for (at, number) in numbers.into_iter().enumerate() {
-        short[at * 4..][..4].copy_from_slice(&(number as u32).to_ne_bytes());
-        long[at * 8..][..8].copy_from_slice(&number.to_ne_bytes());
-    }
-    (short, long)
-}
-
-/// The state of RFC 2863 (`IF_OPER_*`); Linux does not know that of links without a driver that
-/// tells.
-fn operational_state(interface: &Interface) -> u8 {
-    const UNKNOWN: u8 = 0;
-    const DOWN: u8 = 2;
-    const UP: u8 = 6;
-    let (is_up, has_carrier) = (interface.has_flag(IFF_UP), interface.has_flag(IFF_LOWER_UP));
-    let is_loop = interface.has_flag(net::net_device_flags::IFF_LOOPBACK);
-    match (is_up, has_carrier) {
-        (true, true) if is_loop || interface.hardware_address.is_none() => UNKNOWN,
-        (true, true) => UP,
-        _ => DOWN,
     }
 }
 
@@ -500,13 +421,18 @@ pub(super) fn handle_message(stack: &InetStack, reply: &mut Reply, body: &[u8]) 
     let wanted = |ip: IpAddr| family == 0 || family_and_octets(ip).0 == family;
     match kind {
         RTM_GETLINK if !all => {
-            reply.push_link(RTM_NEWLINK, 0, &requested_interface(stack, body)?);
+            let interface = requested_interface(stack, body)?;
+            let device = stack.core.device(interface.index);
+            reply.push_link(RTM_NEWLINK, 0, &interface, &device);
         }
-        RTM_GETLINK => stack
-            .core
-            .interfaces()
-            .iter()
-            .for_each(|interface| reply.push_link(RTM_NEWLINK, NLM_F_MULTI, interface)),
+        // There are no bridges, whose ports that would be.
+        RTM_GETLINK if u32::from(family) == net::AF_BRIDGE => {}
+        RTM_GETLINK => {
+            for interface in stack.core.interfaces() {
+                let device = stack.core.device(interface.index);
+                reply.push_link(RTM_NEWLINK, NLM_F_MULTI, &interface, &device);
+            }
+        }
         RTM_GETADDR | RTM_GETROUTE if all => {
             if let Some(host) = stack
                 .host()

@@ -2,10 +2,12 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::net::Ipv4Addr;
 
 use fs::Result;
 
-use super::interface::{Interface, InterfaceChange, Interfaces};
+use super::device::DeviceDetails;
+use super::interface::{ArpEntry, Interface, InterfaceChange, Interfaces, RouteRequest};
 use super::memory::{ProtocolMemory, Transport};
 use super::sysctl::Sysctls;
 use super::tap::{PacketTap, PacketTaps};
@@ -50,6 +52,26 @@ impl CoreStack {
     /// Those of [`Interfaces::change_interface`].
     pub(super) fn change_interface(&self, index: u32, change: &InterfaceChange<'_>) -> Result<()> {
         self.interfaces.change_interface(index, change)
+    }
+
+    /// The details that the driver of an interface tells of its device.
+    pub(crate) fn device(&self, index: u32) -> DeviceDetails {
+        self.interfaces.device(index)
+    }
+
+    /// Adds or removes a route, as [`Interfaces::change_route`].
+    pub(super) fn change_route(&self, request: &RouteRequest, is_new: bool) -> Result<()> {
+        self.interfaces.change_route(request, is_new)
+    }
+
+    /// A neighbour, as [`Interfaces::arp_entry`].
+    pub(super) fn arp_entry(&self, ip: Ipv4Addr, interface: u32) -> Option<ArpEntry> {
+        self.interfaces.arp_entry(ip, interface)
+    }
+
+    /// Sets or removes a neighbour, as [`Interfaces::change_arp`].
+    pub(super) fn change_arp(&self, entry: &ArpEntry) -> Result<()> {
+        self.interfaces.change_arp(entry)
     }
 
     /// The first interface that `is_it` says yes to.

@@ -7,26 +7,45 @@ use abi::errno::Errno;
 use fs::Result;
 use fs::ioctl::IoctlRequest;
 use linux_raw_sys::ioctl as nr;
+use linux_raw_sys::net::net_device_flags;
+use linux_raw_sys::net::{AF_INET, AF_PACKET};
 
 use super::address::Address;
 use super::core_stack::CoreStack;
 use super::credentials::caller_administers_networks;
-use super::interface::{IFNAMSIZ, Interface, InterfaceAddress, InterfaceChange};
+use super::if_req::{IfReq, text};
+use super::interface::{AddressChange, IFNAMSIZ, Interface, InterfaceChange};
+use super::{ethtool, route_ioctl};
 
 /// Requests of wireless interfaces.
 const WIRELESS_FIRST: u32 = 0x8b00;
 const WIRELESS_LAST: u32 = 0x8bff;
+/// `IFF_UP`.
+const IFF_UP: u32 = net_device_flags::IFF_UP as u32;
 /// The flags that can be changed.
-const CHANGEABLE: u32 = linux_raw_sys::net::net_device_flags::IFF_UP as u32
-    | linux_raw_sys::net::net_device_flags::IFF_PROMISC as u32;
-/// `struct ifreq`: the name, and 24 bytes whose meaning is the request's.
-type IfReq = [u8; 40];
+const CHANGEABLE: u32 = IFF_UP | net_device_flags::IFF_PROMISC as u32;
 /// `struct ifconf`: bytes of room, padding, and where it is.
 type IfConf = [u32; 4];
 /// Asks a driver.
 const SIOCETHTOOL: u32 = 0x8946;
 const SIOCGMIIPHY: u32 = 0x8947;
 const SIOCGMIIREG: u32 = 0x8948;
+/// Requests that ask something.
+const GET_REQUESTS: [u32; 13] = [
+    SIOCETHTOOL,
+    nr::SIOCGIFNAME,
+    nr::SIOCGIFFLAGS,
+    nr::SIOCGIFADDR,
+    nr::SIOCGIFDSTADDR,
+    nr::SIOCGIFBRDADDR,
+    nr::SIOCGIFNETMASK,
+    nr::SIOCGIFMETRIC,
+    nr::SIOCGIFMTU,
+    nr::SIOCGIFHWADDR,
+    nr::SIOCGIFINDEX,
+    nr::SIOCGIFTXQLEN,
+    nr::SIOCGIFMAP,
+];
 /// Requests that change something.
 const SET_REQUESTS: [u32; 9] = [
     nr::SIOCSIFFLAGS,
@@ -40,20 +59,9 @@ const SET_REQUESTS: [u32; 9] = [
     nr::SIOCSIFTXQLEN,
 ];
 
-fn ipv4_address(interface: &Interface) -> Result<(Ipv4Addr, &InterfaceAddress)> {
-    interface.first_ipv4().ok_or(Errno::EADDRNOTAVAIL)
-}
-
 /// `struct sockaddr_in`.
-fn encode_sockaddr_in(ip: impl Into<Ipv4Addr>) -> Vec<u8> {
+pub(super) fn encode_sockaddr_in(ip: impl Into<Ipv4Addr>) -> Vec<u8> {
     Address::Inet(SocketAddr::new(IpAddr::V4(ip.into()), 0)).encode()
-}
-
-fn encode_ifreq(name: &str, value: &[u8]) -> IfReq {
-    let mut bytes = [0; size_of::<IfReq>()];
-    bytes[..name.len()].copy_from_slice(name.as_bytes());
-    bytes[IFNAMSIZ..IFNAMSIZ + value.len()].copy_from_slice(value);
-    bytes
 }
 
 fn get_ifconf(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usize> {
@@ -61,8 +69,13 @@ fn get_ifconf(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usize> {
     let at = u64::from(low) | u64::from(high) << 32;
     let mut bytes = Vec::new();
     for interface in stack.interfaces() {
-        if let Ok((ip, _)) = ipv4_address(&interface) {
-            bytes.extend_from_slice(&encode_ifreq(&interface.name, &encode_sockaddr_in(ip)));
+        for known in interface.v4_addresses() {
+            let mut entry = IfReq::zeroed();
+            entry.set_name(known.label.as_ref().unwrap_or(&interface.name));
+            if let IpAddr::V4(ip) = known.ip {
+                entry.set_value(&encode_sockaddr_in(ip));
+            }
+            bytes.extend_from_slice(&entry.into_bytes());
         }
     }
     if at != 0 {
@@ -75,64 +88,64 @@ fn get_ifconf(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usize> {
 }
 
 /// Carries out a request that changes something; one that does not is accepted of any interface.
-fn set(stack: &CoreStack, command: u32, interface: &Interface, value: &[u8]) -> Result<usize> {
-    if is_unchanged(command, interface, value)? {
+fn set(stack: &CoreStack, command: u32, interface: &Interface, asked: &IfReq) -> Result<usize> {
+    if is_unchanged(command, interface, asked)? {
         return Ok(0);
     }
-    let word = || {
-        let bytes = value.first_chunk().ok_or(Errno::EINVAL)?;
-        Ok::<_, Errno>(u32::from_ne_bytes(*bytes))
-    };
-    let ip = || match Address::decode(value.get(..16).ok_or(Errno::EINVAL)?)? {
-        Address::Inet(SocketAddr::V4(address)) => Ok(*address.ip()),
-        _ => Err(Errno::EINVAL),
+    let label = asked.name()?;
+    let address = |change: fn(Ipv4Addr) -> AddressChange| {
+        let change = change(sockaddr_in(asked).ok_or(Errno::EINVAL)?);
+        Ok::<_, Errno>(InterfaceChange::Address { label, change })
     };
     let change = match command {
-        // They are 16 bits.
-        nr::SIOCSIFFLAGS => InterfaceChange::Flags(word()? & 0xffff),
-        nr::SIOCSIFMTU => InterfaceChange::Mtu(word()?),
-        nr::SIOCSIFTXQLEN => InterfaceChange::QueueLen(word()?),
-        nr::SIOCSIFADDR => InterfaceChange::Address(ip()?),
-        nr::SIOCSIFNETMASK => InterfaceChange::Netmask(ip()?),
-        nr::SIOCSIFBRDADDR => InterfaceChange::Broadcast(ip()?),
-        nr::SIOCSIFDSTADDR => InterfaceChange::Peer(ip()?),
+        // Of one of several addresses: it goes if it is not to be up.
+        nr::SIOCSIFFLAGS if label.contains(':') => InterfaceChange::Address {
+            label,
+            change: AddressChange::Remove,
+        },
+        nr::SIOCSIFFLAGS => InterfaceChange::Flags(asked.flags()),
+        nr::SIOCSIFMTU => InterfaceChange::Mtu(asked.word()),
+        nr::SIOCSIFTXQLEN => InterfaceChange::QueueLen(asked.word()),
+        nr::SIOCSIFADDR => address(AddressChange::Local)?,
+        nr::SIOCSIFNETMASK => address(AddressChange::Netmask)?,
+        nr::SIOCSIFBRDADDR => address(AddressChange::Broadcast)?,
+        nr::SIOCSIFDSTADDR => address(AddressChange::Peer)?,
         nr::SIOCSIFHWADDR => {
-            let (kind, address) = value.split_first_chunk::<2>().ok_or(Errno::EINVAL)?;
-            if u16::from_ne_bytes(*kind) != interface.hardware_type {
+            let (kind, address) = asked.hardware_address();
+            if kind != interface.hardware_type {
                 return Err(Errno::EINVAL);
             }
-            InterfaceChange::HardwareAddress(*address.first_chunk().ok_or(Errno::EINVAL)?)
+            InterfaceChange::HardwareAddress(address)
         }
-        _ => {
-            let name = value.split(|&b| b == 0).next().unwrap_or_default();
-            let name = name.get(..name.len().min(IFNAMSIZ)).unwrap_or_default();
-            InterfaceChange::Name(core::str::from_utf8(name).map_err(|_| Errno::EINVAL)?)
-        }
+        _ => InterfaceChange::Name(text(&asked.value()[..IFNAMSIZ])?),
     };
     stack.change_interface(interface.index, &change).map(|()| 0)
+}
+
+/// The address of IPv4 in a request.
+fn sockaddr_in(asked: &IfReq) -> Option<Ipv4Addr> {
+    match Address::decode(&asked.value()[..16]) {
+        Ok(Address::Inet(SocketAddr::V4(address))) => Some(*address.ip()),
+        _ => None,
+    }
 }
 
 /// Whether a request changes nothing.
 ///
 /// # Errors
-/// `EADDRNOTAVAIL` of an interface without an address.
-fn is_unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<bool> {
-    let word = value
-        .first_chunk()
-        .map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-    let ip = || match Address::decode(value.get(..16)?) {
-        Ok(Address::Inet(address)) => Some(address.ip()),
-        _ => None,
-    };
+/// `EADDRNOTAVAIL` for an address that is not there.
+fn is_unchanged(command: u32, interface: &Interface, asked: &IfReq) -> Result<bool> {
+    let label = asked.name()?;
+    let known = || interface.labelled(label).ok_or(Errno::EADDRNOTAVAIL);
     Ok(match command {
-        nr::SIOCSIFFLAGS => (word ^ interface.flags) & CHANGEABLE == 0,
-        nr::SIOCSIFMTU => word == interface.mtu,
-        nr::SIOCSIFADDR => interface
-            .first_ipv4()
-            .is_some_and(|(known, _)| ip() == Some(known.into())),
-        nr::SIOCSIFNETMASK => {
-            ip() == Some(Ipv4Addr::from(netmask(ipv4_address(interface)?.1.prefix_len)).into())
+        nr::SIOCSIFFLAGS if label.contains(':') => {
+            known()?;
+            asked.flags() & IFF_UP != 0
         }
+        nr::SIOCSIFFLAGS => (asked.flags() ^ interface.flags) & CHANGEABLE == 0,
+        nr::SIOCSIFMTU => asked.word() == interface.mtu,
+        nr::SIOCSIFADDR => known().is_ok_and(|(ip, _)| sockaddr_in(asked) == Some(ip)),
+        nr::SIOCSIFNETMASK => sockaddr_in(asked) == Some(netmask(known()?.1.prefix_len).into()),
         _ => false,
     })
 }
@@ -142,91 +155,83 @@ fn netmask(prefix: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
 }
 
-/// Carries out a request.
+/// Carries out a request of a socket of a family.
 ///
 /// # Errors
 /// `ENOTTY` for one that is not about interfaces; `ENODEV`, `EADDRNOTAVAIL`, `EPERM`, `EFAULT`.
-pub(super) fn ioctl(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usize> {
-    if request.command == nr::SIOCGIFCONF {
-        return get_ifconf(stack, request);
+pub(super) fn ioctl(stack: &CoreStack, family: u32, request: &IoctlRequest<'_>) -> Result<usize> {
+    match request.command {
+        nr::SIOCGIFCONF => return get_ifconf(stack, request),
+        command if route_ioctl::REQUESTS.contains(&command) && has_routes(family) => {
+            return route_ioctl::ioctl(stack, request);
+        }
+        _ => {}
     }
     // Linux reads it before it looks for what is asked.
-    let bytes: IfReq = if request.command >> 8 == 0x89 {
-        request.read()?
+    let asked = if request.command >> 8 == 0x89 {
+        IfReq::read(request)?
     } else {
-        [0; size_of::<IfReq>()]
+        IfReq::zeroed()
     };
-    if SET_REQUESTS.contains(&request.command) && !caller_administers_networks() {
+    let is_set = SET_REQUESTS.contains(&request.command);
+    if is_set && !caller_administers_networks() {
         return Err(Errno::EPERM);
     }
     match request.command {
-        // The loop has no driver that could be asked for more, and is no wireless one.
-        SIOCETHTOOL | SIOCGMIIPHY | SIOCGMIIREG | WIRELESS_FIRST..=WIRELESS_LAST => {
+        // There is no such driver.
+        SIOCGMIIPHY | SIOCGMIIREG | WIRELESS_FIRST..=WIRELESS_LAST => {
             return Err(Errno::EOPNOTSUPP);
         }
-        // It has no neighbours, either.
-        nr::SIOCGARP => return Err(Errno::ENXIO),
-        _ => {}
+        command if is_set || GET_REQUESTS.contains(&command) => {}
+        _ => return Err(Errno::ENOTTY),
     }
-    let asked = matches!(
-        request.command,
-        nr::SIOCGIFNAME
-            | nr::SIOCGIFFLAGS
-            | nr::SIOCGIFADDR
-            | nr::SIOCGIFDSTADDR
-            | nr::SIOCGIFBRDADDR
-            | nr::SIOCGIFNETMASK
-            | nr::SIOCGIFMETRIC
-            | nr::SIOCGIFMTU
-            | nr::SIOCGIFHWADDR
-            | nr::SIOCGIFINDEX
-            | nr::SIOCGIFTXQLEN
-            | nr::SIOCGIFMAP
-    ) || SET_REQUESTS.contains(&request.command);
-    if !asked {
-        return Err(Errno::ENOTTY);
-    }
-    let name = bytes[..IFNAMSIZ]
-        .split(|&b| b == 0)
-        .next()
-        .unwrap_or_default();
-    let mut index = [0; 4];
-    index.copy_from_slice(&bytes[IFNAMSIZ..IFNAMSIZ + 4]);
-    let by_index = request.command == nr::SIOCGIFNAME;
+    let label = asked.name().unwrap_or_default();
+    // An address' label begins with the interface's name.
+    let name = label.split(':').next().unwrap_or_default();
     let is_it = |i: &Interface| {
-        if by_index {
-            i.index == u32::from_ne_bytes(index)
+        if request.command == nr::SIOCGIFNAME {
+            i.index == asked.word()
         } else {
-            i.name.as_bytes() == name
+            *i.name == *name
         }
     };
     let interface = stack.find_interface(is_it).ok_or(Errno::ENODEV)?;
-    let value = match request.command {
-        nr::SIOCGIFFLAGS => (interface.flags as u16).to_ne_bytes().to_vec(),
-        nr::SIOCGIFADDR => encode_sockaddr_in(ipv4_address(&interface)?.0),
+    if is_set {
+        return set(stack, request.command, &interface, &asked);
+    }
+    let known = || interface.labelled(label).ok_or(Errno::EADDRNOTAVAIL);
+    let mut answer = IfReq::zeroed();
+    answer.set_name(if request.command == nr::SIOCGIFNAME {
+        &interface.name
+    } else {
+        label
+    });
+    match request.command {
+        SIOCETHTOOL => return ethtool::ioctl(stack, &interface, &asked, request),
+        nr::SIOCGIFFLAGS => answer.set_value(&(interface.flags as u16).to_ne_bytes()),
+        nr::SIOCGIFADDR => answer.set_value(&encode_sockaddr_in(known()?.0)),
         nr::SIOCGIFDSTADDR => {
-            let (ip, known) = ipv4_address(&interface)?;
-            encode_sockaddr_in(known.peer.unwrap_or(ip))
+            let (ip, known) = known()?;
+            answer.set_value(&encode_sockaddr_in(known.peer.unwrap_or(ip)));
         }
         nr::SIOCGIFBRDADDR => {
-            let (_, known) = ipv4_address(&interface)?;
-            encode_sockaddr_in(known.broadcast.unwrap_or(Ipv4Addr::UNSPECIFIED))
+            let broadcast = known()?.1.broadcast.unwrap_or(Ipv4Addr::UNSPECIFIED);
+            answer.set_value(&encode_sockaddr_in(broadcast));
         }
-        nr::SIOCGIFNETMASK => encode_sockaddr_in(netmask(ipv4_address(&interface)?.1.prefix_len)),
-        nr::SIOCGIFMTU => interface.mtu.to_ne_bytes().to_vec(),
-        nr::SIOCGIFHWADDR => [
-            &interface.hardware_type.to_ne_bytes()[..],
-            &interface.hardware_address.unwrap_or_default(),
-        ]
-        .concat(),
-        nr::SIOCGIFMETRIC => 0u32.to_ne_bytes().to_vec(),
-        nr::SIOCGIFTXQLEN => interface.queue_len.to_ne_bytes().to_vec(),
-        nr::SIOCGIFMAP => [0; 24].to_vec(),
-        change if SET_REQUESTS.contains(&change) => {
-            return set(stack, change, &interface, &bytes[IFNAMSIZ..]);
+        nr::SIOCGIFNETMASK => {
+            answer.set_value(&encode_sockaddr_in(netmask(known()?.1.prefix_len)));
         }
-        _ => interface.index.to_ne_bytes().to_vec(),
-    };
-    request.write(&encode_ifreq(&interface.name, &value))?;
+        nr::SIOCGIFMTU => answer.set_value(&interface.mtu.to_ne_bytes()),
+        nr::SIOCGIFHWADDR => answer.set_hardware_address(&interface),
+        nr::SIOCGIFMETRIC | nr::SIOCGIFMAP => {}
+        nr::SIOCGIFTXQLEN => answer.set_value(&interface.queue_len.to_ne_bytes()),
+        _ => answer.set_value(&interface.index.to_ne_bytes()),
+    }
+    answer.write(request)?;
     Ok(0)
+}
+
+/// Whether sockets of a family are asked about routes and neighbours of IPv4.
+fn has_routes(family: u32) -> bool {
+    matches!(family, AF_INET | AF_PACKET)
 }

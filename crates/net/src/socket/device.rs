@@ -1,5 +1,6 @@
 //! Devices below interfaces: what a driver gives the stack, and is given.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
@@ -47,9 +48,44 @@ pub trait NetDevice: Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// The details that the driver tells of the device.
+    fn details(&self) -> DeviceDetails {
+        DeviceDetails::default()
+    }
+
     /// The interface is gone: called once, with no lock of the stack held. A thread that is sending
     /// at this moment may end that.
     fn removed(&self) {}
+}
+
+/// Details that a driver tells of its device (`ethtool(8)`, `ip -d link`, `/sys/class/net`).
+#[derive(Clone, Debug, Default)]
+pub struct DeviceDetails {
+    /// Linux' name of the driver, if there is one to tell of.
+    pub driver: Option<&'static str>,
+    /// The device's place on its bus: of a function of PCI its address; else nothing.
+    pub bus: String,
+    /// Frames that a card's rings hold, to receive and to send, if it has such.
+    pub ring: Option<[u32; 2]>,
+    /// The hardware address that the device came with.
+    pub permanent_address: Option<[u8; 6]>,
+    /// Numbers that the driver counts, beside the interface's.
+    pub statistics: Vec<(&'static str, u64)>,
+    /// The settings of an interface of `/dev/net/tun`.
+    pub tun: Option<TunDetails>,
+}
+
+/// The settings of an interface of `/dev/net/tun`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TunDetails {
+    /// `IFF_*` of `linux/if_tun.h`, the kind among them.
+    pub flags: u32,
+    /// The user who may attach to it, if one was set.
+    pub owner: Option<u32>,
+    /// The group of which one has to be, likewise.
+    pub group: Option<u32>,
+    /// Queues that are attached.
+    pub queues: u32,
 }
 
 /// The link of a device.

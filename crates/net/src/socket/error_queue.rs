@@ -15,6 +15,7 @@ use super::message::ControlMessage;
 use super::message::ReceivedMessage;
 
 /// The origin of an entry (`SO_EE_ORIGIN_*`).
+const ORIGIN_LOCAL: u8 = 1;
 const ORIGIN_ICMP: u8 = 2;
 const ORIGIN_ICMP6: u8 = 3;
 const ORIGIN_TIMESTAMPING: u8 = 4;
@@ -50,6 +51,18 @@ impl ExtendedError {
             kind,
             code,
             info,
+            data: 0,
+        }
+    }
+
+    /// A packet that was to be sent is longer than the MTU, and must not be cut.
+    pub(crate) fn too_long(mtu: u32) -> Self {
+        Self {
+            errno: Errno::EMSGSIZE.raw().cast_unsigned(),
+            origin: ORIGIN_LOCAL,
+            kind: 0,
+            code: 0,
+            info: mtu,
             data: 0,
         }
     }

@@ -8,6 +8,9 @@ use core::ops::Deref;
 
 use abi::errno::Errno;
 use fs::Result;
+use ip::route::Prefix;
+
+use super::device::DeviceDetails;
 
 /// Bytes of an interface's name with its end (`IFNAMSIZ`).
 pub(crate) const IFNAMSIZ: usize = 16;
@@ -24,7 +27,13 @@ impl InterfaceName {
     /// it (Linux `dev_valid_name`).
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
-        let is_bad = |c: char| c == '/' || c == ':' || c.is_whitespace();
+        Self::new_label(name).filter(|name| !name.contains(':'))
+    }
+
+    /// A name, or one with a colon, which addresses have for their labels.
+    #[must_use]
+    pub fn new_label(name: &str) -> Option<Self> {
+        let is_bad = |c: char| c == '/' || c.is_whitespace();
         if name.is_empty() || name == "." || name == ".." || name.contains(is_bad) {
             return None;
         }
@@ -36,6 +45,22 @@ impl InterfaceName {
             bytes,
             len: name.len() as u8,
         })
+    }
+
+    /// The label that this one becomes when its interface gets a name; `None` if that and what
+    /// stands behind the colon are too long for one.
+    pub(crate) fn after(&self, name: &Self) -> Option<Self> {
+        let (_, number) = self.split_once(':')?;
+        let parts = [name.as_bytes(), b":", number.as_bytes()];
+        let mut label = Self {
+            bytes: [0; IFNAMSIZ - 1],
+            len: 0,
+        };
+        for byte in parts.into_iter().flatten() {
+            *label.bytes.get_mut(usize::from(label.len))? = *byte;
+            label.len += 1;
+        }
+        Some(label)
     }
 }
 
@@ -74,10 +99,15 @@ pub struct InterfaceAddress {
     pub scope: u8,
     /// How long the address is there.
     pub life: AddressLife,
+    /// The name that programs know the address by (`eth0:1`), if that is not the interface's.
+    pub label: Option<InterfaceName>,
 }
 
 /// Flags of addresses (`IFA_F_*`).
 pub mod address_flag {
+    /// Another address of the interface has the same network, and came before. Its end is this
+    /// one's, too.
+    pub const SECONDARY: u32 = 0x01;
     /// Nobody is asked for the address before it is used.
     pub const NO_DAD: u32 = 0x02;
     /// Somebody else has the address.
@@ -136,12 +166,32 @@ impl InterfaceAddress {
             broadcast: None,
             scope: 0,
             life: AddressLife::default(),
+            label: None,
         }
     }
 
     /// The address that the network is of.
     pub(crate) fn network_ip(&self) -> IpAddr {
         self.peer.map_or(self.ip, IpAddr::V4)
+    }
+
+    /// Whether an address is everybody in the network: the one that was set for that, and, as on
+    /// Linux, the last one of the network in any case.
+    pub(crate) fn has_broadcast(&self, to: Ipv4Addr) -> bool {
+        let last = || match self.network_ip() {
+            IpAddr::V4(ip) => Prefix::of(ip, self.prefix_len).and_then(Prefix::broadcast),
+            IpAddr::V6(_) => None,
+        };
+        self.broadcast == Some(to) || last() == Some(to)
+    }
+
+    /// Whether another address is of the same network of IPv4.
+    pub(crate) fn has_same_network(&self, other: &Self) -> bool {
+        let network = |one: &Self| match one.network_ip() {
+            IpAddr::V4(ip) => Prefix::of(ip, one.prefix_len),
+            IpAddr::V6(_) => None,
+        };
+        network(self).is_some_and(|own| network(other) == Some(own))
     }
 }
 
@@ -158,6 +208,17 @@ pub struct Traffic {
     pub dropped: u64,
     /// Packets to groups, of those received.
     pub multicast: u64,
+}
+
+/// The state of a link, as RFC 2863 has them and Linux numbers them (`IF_OPER_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OperState {
+    /// Nobody tells whether the link is up, which it may be.
+    Unknown = 0,
+    /// The link is down.
+    Down = 2,
+    /// The link is up.
+    Up = 6,
 }
 
 /// A network interface.
@@ -202,7 +263,8 @@ impl Interface {
     }
 
     /// The hardware's address of everybody; the loop's is none.
-    pub(crate) fn hardware_broadcast(&self) -> [u8; 6] {
+    #[must_use]
+    pub fn hardware_broadcast(&self) -> [u8; 6] {
         if self.has_flag(linux_raw_sys::net::net_device_flags::IFF_BROADCAST) {
             [0xff; 6]
         } else {
@@ -221,6 +283,18 @@ impl Interface {
         self.has_flag(linux_raw_sys::net::net_device_flags::IFF_UP)
     }
 
+    /// The state of the link (RFC 2863).
+    #[must_use]
+    pub fn operational_state(&self) -> OperState {
+        use linux_raw_sys::net::net_device_flags::{IFF_LOOPBACK, IFF_LOWER_UP};
+        let has_driver = !self.has_flag(IFF_LOOPBACK) && self.hardware_address.is_some();
+        match (self.is_up(), self.has_flag(IFF_LOWER_UP)) {
+            (true, true) if has_driver => OperState::Up,
+            (true, true) => OperState::Unknown,
+            _ => OperState::Down,
+        }
+    }
+
     /// Whether a flag is set.
     pub(crate) fn has_flag(&self, flag: linux_raw_sys::net::net_device_flags) -> bool {
         self.flags & flag as u32 != 0
@@ -232,6 +306,17 @@ impl Interface {
         self.addresses.iter().take_while(is_v4)
     }
 
+    /// The first address of IPv4 that has a label, which without one of its own is the name of the
+    /// interface.
+    pub(crate) fn labelled(&self, label: &str) -> Option<(Ipv4Addr, &InterfaceAddress)> {
+        let mut all = self.v4_addresses();
+        let found = all.find(|known| &**known.label.as_ref().unwrap_or(&self.name) == label)?;
+        match found.ip {
+            IpAddr::V4(ip) => Some((ip, found)),
+            IpAddr::V6(_) => None,
+        }
+    }
+
     /// The first address of IPv4.
     pub(crate) fn first_ipv4(&self) -> Option<(Ipv4Addr, &InterfaceAddress)> {
         self.addresses.iter().find_map(|known| match known.ip {
@@ -241,8 +326,7 @@ impl Interface {
     }
 }
 
-/// A change of an interface that a program asks for by `ioctl(2)`; addresses are those of its first
-/// one of IPv4.
+/// A change of an interface that a program asks for by `ioctl(2)`.
 #[derive(Clone, Copy, Debug)]
 pub enum InterfaceChange<'a> {
     /// `IFF_UP` and `IFF_PROMISC` as in these flags; others cannot be changed.
@@ -255,14 +339,59 @@ pub enum InterfaceChange<'a> {
     HardwareAddress([u8; 6]),
     /// The name.
     Name(&'a str),
-    /// The address, with the network of its class; none takes it away.
-    Address(Ipv4Addr),
+    /// The first address of IPv4 with a label.
+    Address {
+        /// The label: the interface's name, or one that begins so (`eth0:1`).
+        label: &'a str,
+        /// Its change.
+        change: AddressChange,
+    },
+}
+
+/// A change of an address of IPv4.
+#[derive(Clone, Copy, Debug)]
+pub enum AddressChange {
+    /// The address, with the network of its class; none takes it away. There need not have been
+    /// one.
+    Local(Ipv4Addr),
     /// The mask of the address' network.
     Netmask(Ipv4Addr),
     /// The address of everybody in the network.
     Broadcast(Ipv4Addr),
     /// The address of the other end.
     Peer(Ipv4Addr),
+    /// Takes it away.
+    Remove,
+}
+
+/// A route of IPv4 that a program asks for by `ioctl(2)`.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteRequest {
+    /// The destination.
+    pub to: Ipv4Addr,
+    /// Bits of the destination that count.
+    pub prefix_len: u8,
+    /// The next hop, if that is not the destination.
+    pub gateway: Option<Ipv4Addr>,
+    /// Number of the interface, if one is named.
+    pub interface: Option<u32>,
+    /// The metric, if one is given.
+    pub metric: Option<u32>,
+    /// Whether packets are refused.
+    pub is_reject: bool,
+}
+
+/// A neighbour that a program sets or asks for by `ioctl(2)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ArpEntry {
+    /// Number of the interface.
+    pub interface: u32,
+    /// The address.
+    pub ip: Ipv4Addr,
+    /// The hardware's address, once it is known.
+    pub hardware: Option<[u8; 6]>,
+    /// Whether it stays until it is removed.
+    pub is_permanent: bool,
 }
 
 /// The interfaces of a network.
@@ -276,6 +405,38 @@ pub trait Interfaces: Send + Sync {
     /// `EOPNOTSUPP` for what cannot be changed, and those of the change.
     fn change_interface(&self, index: u32, change: &InterfaceChange<'_>) -> Result<()> {
         let _ = (index, change);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The details that the driver of an interface tells of its device.
+    fn device(&self, index: u32) -> DeviceDetails {
+        let _ = index;
+        DeviceDetails::default()
+    }
+
+    /// Adds a route, or removes the first one that is such.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where routes cannot be changed, and those of the change.
+    fn change_route(&self, request: &RouteRequest, is_new: bool) -> Result<()> {
+        let _ = (request, is_new);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The neighbour with an address, by any interface if `interface` is 0.
+    fn arp_entry(&self, ip: Ipv4Addr, interface: u32) -> Option<ArpEntry> {
+        let _ = (ip, interface);
+        None
+    }
+
+    /// Sets a neighbour by an interface, or by the one that leads to it if that is 0; without a
+    /// hardware address it is removed.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where there are none, `ENXIO` for one that is not known, and those of the
+    /// change.
+    fn change_arp(&self, entry: &ArpEntry) -> Result<()> {
+        let _ = entry;
         Err(Errno::EOPNOTSUPP)
     }
 }
@@ -301,9 +462,19 @@ mod tests {
         ] {
             assert_eq!(InterfaceName::new(bad), None, "{bad}");
         }
+        assert!(InterfaceName::new_label("eth0:1").is_some());
         assert_eq!(
             std::format!("{:>4}", InterfaceName::new("lo").unwrap()),
             "  lo"
         );
+    }
+
+    #[test]
+    fn a_label_follows_its_interface() {
+        let name = |text| InterfaceName::new_label(text).unwrap();
+        let after = |label, new| name(label).after(&name(new));
+        assert_eq!(after("eth0:1", "wan"), Some(name("wan:1")));
+        assert_eq!(after("eth0:backup", "a-long-name"), None);
+        assert_eq!(after("other", "wan"), None);
     }
 }

@@ -9,11 +9,14 @@ mod dev_ioctl;
 mod device;
 pub(crate) mod endpoint;
 pub(crate) mod error_queue;
+mod ethtool;
 pub(crate) mod extended_options;
+pub(crate) mod if_req;
 pub(crate) mod interface;
 pub(crate) mod memory;
 pub(crate) mod message;
 mod options;
+mod route_ioctl;
 mod scm;
 pub(crate) mod socket_list;
 mod sysctl;
@@ -28,14 +31,16 @@ pub use address::{Address, LinkAddress, UnixName};
 pub use core_stack::CoreStack;
 pub use credentials::{SupplementaryGroups, Ucred, set_credentials_provider};
 pub(crate) use credentials::{caller_administers_networks, caller_groups, caller_ucred};
-pub use device::{Frame, FrameRefused, LinkKind, NetDevice, NewInterface};
+pub use device::{
+    DeviceDetails, Frame, FrameRefused, LinkKind, NetDevice, NewInterface, TunDetails,
+};
 pub use extended_options::TxTime;
 use fs::ioctl::IoctlRequest;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
 pub use interface::{
-    AddressLife, Interface, InterfaceAddress, InterfaceChange, InterfaceName, Interfaces, Traffic,
-    address_flag,
+    AddressChange, AddressLife, ArpEntry, Interface, InterfaceAddress, InterfaceChange,
+    InterfaceName, Interfaces, OperState, RouteRequest, Traffic, address_flag,
 };
 use linux_raw_sys::{ioctl, net};
 pub(crate) use message::ControlMessage;
@@ -495,7 +500,10 @@ impl FileOps for Socket {
                 return Ok(0);
             }
             // Whatever the family: the C library asks the first socket it gets.
-            _ => return dev_ioctl::ioctl(self.options.stack(), request),
+            _ => {
+                let family = self.ops.family();
+                return dev_ioctl::ioctl(self.options.stack(), family, request);
+            }
         };
         if self.ops.is_listening() {
             return Err(Errno::EINVAL);

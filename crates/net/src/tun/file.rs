@@ -19,13 +19,12 @@ use super::header::{LEAST_VNET_LEN, MOST_VNET_LEN, MissingChecksum, PI_LEN, pack
 use super::interface::{Queue, TunInterface};
 use super::{FEATURES, KINDS, MAX_MTU, TunDriver};
 use crate::inet::frame::{ETH_P_IP, ETH_P_IPV6};
-use crate::socket::interface::{ETHERNET_HEADER_LEN, IFNAMSIZ};
+use crate::socket::if_req::IfReq;
+use crate::socket::interface::ETHERNET_HEADER_LEN;
 use crate::socket::{Frame, Interface};
 
 /// Bytes that one `write(2)` may have: a frame, and both headers before it.
 const MAX_WRITE: usize = MAX_MTU as usize + ETHERNET_HEADER_LEN + PI_LEN + LEAST_VNET_LEN;
-/// `struct ifreq`: the name, and 24 bytes whose meaning is the request's.
-type IfReq = [u8; 40];
 /// The off-loading that a program can say it does: it is never asked to.
 const OFFLOADS: usize = (TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN | TUN_F_UFO) as usize;
 
@@ -110,28 +109,26 @@ impl TunFile {
 
     /// `TUNSETIFF`.
     fn set_interface(&self, request: &IoctlRequest<'_>) -> Result<usize> {
-        let mut asked = request.read::<IfReq>()?;
+        let mut asked = IfReq::read(request)?;
         let mut attachment = self.attachment.lock();
         match &*attachment {
             Attachment::To(tun) if !tun.is_gone() => return Err(Errno::EEXIST),
             Attachment::Detached(tun) if !tun.is_gone() => return Err(Errno::EINVAL),
             _ => {}
         }
-        let name = asked[..IFNAMSIZ - 1].split(|&b| b == 0).next();
-        let name = core::str::from_utf8(name.unwrap_or_default()).map_err(|_| Errno::EINVAL)?;
-        let flags = u32::from(u16::from_ne_bytes([asked[IFNAMSIZ], asked[IFNAMSIZ + 1]]));
-        let tun = self.driver.attach(name, flags, &self.queue)?;
+        let tun = self
+            .driver
+            .attach(asked.name()?, asked.flags(), &self.queue)?;
         let shown = self.shown(&tun);
         *attachment = Attachment::To(tun);
-        put_name(&mut asked, &shown?);
-        request.write(&asked)?;
+        asked.set_name(&shown?.name);
+        asked.write(request)?;
         Ok(0)
     }
 
     /// `TUNSETQUEUE`.
     fn set_queue(&self, request: &IoctlRequest<'_>) -> Result<usize> {
-        let asked = request.read::<IfReq>()?;
-        let flags = u32::from(u16::from_ne_bytes([asked[IFNAMSIZ], asked[IFNAMSIZ + 1]]));
+        let flags = IfReq::read(request)?.flags();
         let mut attachment = self.attachment.lock();
         *attachment = match (&*attachment, flags) {
             (Attachment::Detached(tun), _) if flags & IFF_ATTACH_QUEUE != 0 => {
@@ -158,11 +155,11 @@ impl TunFile {
         let index = tun.index.load(Ordering::Relaxed);
         match request.command {
             nr::TUNGETIFF => {
-                let mut answer: IfReq = [0; size_of::<IfReq>()];
-                put_name(&mut answer, &self.shown(tun)?);
+                let mut answer = IfReq::zeroed();
+                answer.set_name(&self.shown(tun)?.name);
                 let flags = (tun.kind | tun.flags() | IFF_NOFILTER) as u16;
-                answer[IFNAMSIZ..IFNAMSIZ + 2].copy_from_slice(&flags.to_ne_bytes());
-                request.write(&answer)?;
+                answer.set_value(&flags.to_ne_bytes());
+                answer.write(request)?;
             }
             // Checksums of what is written are looked at in any case.
             nr::TUNSETNOCSUM => {}
@@ -192,16 +189,12 @@ impl TunFile {
             nr::SIOCGIFHWADDR => {
                 let shown = self.shown(tun)?;
                 // The name stays what it was: on Linux nobody looks at it.
-                let mut answer = request.read::<IfReq>()?;
-                let (kind, address) = answer[IFNAMSIZ..].split_at_mut(2);
-                kind.copy_from_slice(&shown.hardware_type.to_ne_bytes());
-                address[..6].copy_from_slice(&shown.hardware_address.unwrap_or_default());
-                request.write(&answer)?;
+                let mut answer = IfReq::read(request)?;
+                answer.set_hardware_address(&shown);
+                answer.write(request)?;
             }
             nr::SIOCSIFHWADDR => {
-                let asked = request.read::<IfReq>()?;
-                let mut address = [0; 6];
-                address.copy_from_slice(&asked[IFNAMSIZ + 2..IFNAMSIZ + 8]);
+                let (_, address) = IfReq::read(request)?.hardware_address();
                 host.set_hardware_address(index, address)?;
             }
             _ => return Err(Errno::EINVAL),
@@ -222,11 +215,6 @@ fn protocol(tun: &TunInterface, frame: &[u8]) -> u16 {
         6 => ETH_P_IPV6,
         _ => 0,
     }
-}
-
-fn put_name(answer: &mut IfReq, interface: &Interface) {
-    answer[..IFNAMSIZ].fill(0);
-    answer[..interface.name.len()].copy_from_slice(interface.name.as_bytes());
 }
 
 impl FileOps for TunFile {

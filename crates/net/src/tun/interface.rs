@@ -13,7 +13,8 @@ use task::Mutex;
 
 use super::header::LEAST_VNET_LEN;
 use crate::socket::{
-    Frame, FrameRefused, NetDevice, caller_administers_networks, caller_groups, caller_ucred,
+    DeviceDetails, Frame, FrameRefused, NetDevice, TunDetails, caller_administers_networks,
+    caller_groups, caller_ucred,
 };
 
 /// Frames that wait to be read from a queue. Further ones wait before the interface, as before any
@@ -306,6 +307,22 @@ impl NetDevice for TunInterface {
 
     fn set_hardware_address(&self, _: [u8; 6]) -> Result<()> {
         Ok(())
+    }
+
+    fn details(&self) -> DeviceDetails {
+        let queues = self.queues.lock().len() as u32;
+        let settings = self.settings.lock();
+        DeviceDetails {
+            driver: Some("tun"),
+            bus: if self.is_tap() { "tap" } else { "tun" }.into(),
+            tun: Some(TunDetails {
+                flags: self.kind | settings.flags,
+                owner: settings.owner,
+                group: settings.group,
+                queues,
+            }),
+            ..DeviceDetails::default()
+        }
     }
 
     fn removed(&self) {

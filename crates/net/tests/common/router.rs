@@ -155,6 +155,7 @@ pub fn own(ip: Ipv4Addr) -> InterfaceAddress {
         broadcast: Some(Ipv4Addr::new(a, b, c, 255)),
         scope: 0,
         life: AddressLife::default(),
+        label: None,
     }
 }
 

@@ -89,6 +89,7 @@ pub fn own(ip: Ipv4Addr) -> InterfaceAddress {
         broadcast: Some(Ipv4Addr::new(10, 0, 0, 255)),
         scope: 0,
         life: AddressLife::default(),
+        label: None,
     }
 }
 

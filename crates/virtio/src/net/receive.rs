@@ -78,6 +78,12 @@ impl<M: Memory> ReceiveQueue<M> {
         })
     }
 
+    /// Buffers that the queue has.
+    #[must_use]
+    pub fn size(&self) -> u16 {
+        self.setup().size
+    }
+
     pub(super) fn setup(&self) -> &Setup {
         self.ring.setup()
     }

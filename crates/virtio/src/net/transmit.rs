@@ -79,6 +79,12 @@ impl<M: Memory> TransmitQueue<M> {
         })
     }
 
+    /// Buffers that the queue has.
+    #[must_use]
+    pub fn size(&self) -> u16 {
+        self.setup().size
+    }
+
     pub(super) fn setup(&self) -> &Setup {
         self.ring.setup()
     }

@@ -15,6 +15,7 @@ use super::Host;
 use super::registry::{LEAST_MTU, Registered};
 use super::state::{Change, HostState, Work};
 use crate::inet::loopback::Loopback;
+use crate::socket::address_flag::SECONDARY;
 use crate::socket::{Interface, InterfaceAddress, InterfaceName, NetDevice};
 
 /// Addresses that an interface may have.
@@ -22,12 +23,16 @@ pub(super) const MOST_ADDRESSES: usize = 256;
 /// The maker of routes that addresses bring (`RTPROT_KERNEL`), and how far they lead
 /// (`RT_SCOPE_LINK`).
 pub(super) const BY_KERNEL: u8 = 2;
-const SCOPE_LINK: u8 = 253;
-const SCOPE_UNIVERSE: u8 = 0;
+pub(super) const SCOPE_LINK: u8 = 253;
+pub(super) const SCOPE_UNIVERSE: u8 = 0;
 
 impl HostState {
-    /// The route that an address brings: to its network by its interface.
+    /// The route that an address brings: to its network by its interface, unless another address
+    /// has brought it.
     fn network_route(index: u32, address: &InterfaceAddress) -> Option<route::Route> {
+        if address.life.flags & SECONDARY != 0 {
+            return None;
+        }
         let (IpAddr::V4(ip), IpAddr::V4(network)) = (address.ip, address.network_ip()) else {
             return None;
         };
@@ -62,6 +67,44 @@ impl HostState {
         if let IpAddr::V4(address) = address {
             self.nat.forget_outer(address);
         }
+    }
+
+    /// Takes an address of IPv4 from an interface, with what comes from it.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EADDRNOTAVAIL`.
+    fn take_v4_address(
+        &mut self,
+        index: u32,
+        is_meant: impl Fn(&InterfaceAddress) -> bool,
+        work: &mut Work,
+    ) -> Result<InterfaceAddress> {
+        let interface = self.interfaces.get_mut(index)?;
+        let addresses = Arc::make_mut(&mut interface.shown.addresses);
+        let at = addresses.iter().position(is_meant);
+        let address = addresses.remove(at.ok_or(Errno::EADDRNOTAVAIL)?);
+        let was_last = !addresses.iter().any(|known| known.ip.is_ipv4());
+        work.tell(Change::Address {
+            index,
+            address,
+            removed: true,
+        });
+        let IpAddr::V4(ip) = address.ip else {
+            return Err(Errno::EADDRNOTAVAIL);
+        };
+        let network = Self::network_route(index, &address);
+        let is_still_own = self.is_own(ip);
+        if !is_still_own {
+            self.forget_outer(ip.into());
+        }
+        let is_gone = |route: &route::Route| {
+            Some(*route) == network || !is_still_own && route.source == Some(ip)
+        };
+        self.remove_routes(is_gone, work);
+        if was_last {
+            self.forget_link(index, false, work);
+        }
+        Ok(address)
     }
 
     fn remove_routes(&mut self, is_gone: impl Fn(&route::Route) -> bool, work: &mut Work) {
@@ -233,7 +276,14 @@ impl Host {
                 return Err(Errno::EBUSY);
             }
             let name: InterfaceName = state.interfaces.new_name(name)?;
-            state.interfaces.get_mut(index)?.shown.name = name;
+            let shown = &mut state.interfaces.get_mut(index)?.shown;
+            shown.name = name;
+            // Labels of addresses begin with the name.
+            if shown.addresses.iter().any(|known| known.label.is_some()) {
+                for known in Arc::make_mut(&mut shown.addresses) {
+                    known.label = known.label.and_then(|label| label.after(&name));
+                }
+            }
             work.tell(Change::Link { index });
             Ok(())
         })
@@ -272,7 +322,12 @@ impl Host {
     /// # Errors
     /// `ENODEV`, `EOPNOTSUPP` of the loop, `EINVAL` for what is no address of a host, `EEXIST`,
     /// `ENOSPC` if there are too many, `ENOMEM`.
-    pub fn add_address(&self, index: u32, address: InterfaceAddress, replace: bool) -> Result<()> {
+    pub fn add_address(
+        &self,
+        index: u32,
+        mut address: InterfaceAddress,
+        replace: bool,
+    ) -> Result<()> {
         check_changeable(index)?;
         let IpAddr::V4(ip) = address.ip else {
             return self.add_v6_address(index, address, replace);
@@ -281,6 +336,7 @@ impl Host {
         {
             return Err(Errno::EINVAL);
         }
+        address.life.flags &= !SECONDARY;
         self.with_state(|state, work| {
             let interface = state.interfaces.get_mut(index)?;
             let is_up = interface.is_up();
@@ -291,10 +347,19 @@ impl Host {
             };
             match addresses.iter().position(is_same) {
                 Some(_) if !replace => return Err(Errno::EEXIST),
-                Some(at) => addresses[at] = address,
+                Some(at) => {
+                    address.life.flags |= addresses[at].life.flags & SECONDARY;
+                    addresses[at] = address;
+                }
                 None if addresses.len() >= MOST_ADDRESSES => return Err(Errno::ENOSPC),
                 None => {
                     addresses.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                    if addresses
+                        .iter()
+                        .any(|known| known.has_same_network(&address))
+                    {
+                        address.life.flags |= SECONDARY;
+                    }
                     let end = addresses.partition_point(|known| known.ip.is_ipv4());
                     addresses.insert(end, address);
                 }
@@ -311,41 +376,24 @@ impl Host {
         })
     }
 
-    /// Takes an address from an interface, with the routes that come from it; with the last one
-    /// all routes and neighbours of the interface go, as on Linux (`fib_disable_ip`).
+    /// Takes an address from an interface, with the routes that come from it, and with the
+    /// secondary ones of its network, as Linux does (`promote_secondaries` 0); with the last one
+    /// all routes and neighbours of the interface go (`fib_disable_ip`).
     ///
     /// # Errors
     /// `ENODEV`, `EOPNOTSUPP` of the loop, `EADDRNOTAVAIL`.
     pub fn remove_address(&self, index: u32, ip: Ipv4Addr, prefix_len: Option<u8>) -> Result<()> {
         check_changeable(index)?;
         self.with_state(|state, work| {
-            let interface = state.interfaces.get_mut(index)?;
-            let addresses = Arc::make_mut(&mut interface.shown.addresses);
             let is_meant = |known: &InterfaceAddress| {
                 known.ip == IpAddr::V4(ip) && prefix_len.is_none_or(|len| len == known.prefix_len)
             };
-            let at = addresses
-                .iter()
-                .position(is_meant)
-                .ok_or(Errno::EADDRNOTAVAIL)?;
-            let address = addresses.remove(at);
-            let was_last = !addresses.iter().any(|known| known.ip.is_ipv4());
-            work.tell(Change::Address {
-                index,
-                address,
-                removed: true,
-            });
-            let network = HostState::network_route(index, &address);
-            let is_still_own = state.is_own(ip);
-            if !is_still_own {
-                state.forget_outer(ip.into());
-            }
-            let is_gone = |route: &route::Route| {
-                Some(*route) == network || !is_still_own && route.source == Some(ip)
-            };
-            state.remove_routes(is_gone, work);
-            if was_last {
-                state.forget_link(index, false, work);
+            let address = state.take_v4_address(index, is_meant, work)?;
+            if address.life.flags & SECONDARY == 0 {
+                let follows = |known: &InterfaceAddress| {
+                    known.life.flags & SECONDARY != 0 && known.has_same_network(&address)
+                };
+                while state.take_v4_address(index, follows, work).is_ok() {}
             }
             Ok(())
         })
@@ -449,7 +497,8 @@ impl Host {
         })
     }
 
-    /// The routes, without those to this host itself.
+    /// The routes, without those to this host itself, in Linux' order: by destinations, of one
+    /// address the narrower ones first.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -459,6 +508,10 @@ impl Host {
         for route in state.routes.iter() {
             fallible::push(&mut all, *route)?;
         }
+        all.sort_by_key(|route| {
+            let to = route.destination;
+            (to.address, core::cmp::Reverse(to.length))
+        });
         Ok(all)
     }
 

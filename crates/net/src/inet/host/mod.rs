@@ -21,7 +21,7 @@ mod v6;
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -62,7 +62,10 @@ use crate::socket::tap::{
     PACKET_BROADCAST, PACKET_HOST, PACKET_MULTICAST, PACKET_OTHERHOST, PACKET_OUTGOING,
 };
 use crate::socket::timer::{self, TimerCallback};
-use crate::socket::{Interface, InterfaceChange, Interfaces, NetDevice, NewInterface};
+use crate::socket::{
+    ArpEntry, DeviceDetails, Interface, InterfaceChange, Interfaces, NetDevice, NewInterface,
+    RouteRequest,
+};
 
 /// The one who is told of changes of a host's tables.
 pub trait ChangeListener: Send + Sync {
@@ -502,6 +505,29 @@ impl Interfaces for Host {
 
     fn change_interface(&self, index: u32, change: &InterfaceChange<'_>) -> Result<()> {
         self.change(index, change)
+    }
+
+    fn device(&self, index: u32) -> DeviceDetails {
+        let device = {
+            let state = self.lock_state();
+            state
+                .interfaces
+                .get(index)
+                .map(|one| one.card.device.clone())
+        };
+        device.map_or_else(DeviceDetails::default, |device| device.details())
+    }
+
+    fn change_route(&self, request: &RouteRequest, is_new: bool) -> Result<()> {
+        self.change_ioctl_route(request, is_new)
+    }
+
+    fn arp_entry(&self, ip: Ipv4Addr, interface: u32) -> Option<ArpEntry> {
+        self.find_arp(ip, interface)
+    }
+
+    fn change_arp(&self, entry: &ArpEntry) -> Result<()> {
+        self.change_ioctl_arp(entry)
     }
 }
 

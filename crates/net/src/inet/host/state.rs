@@ -130,7 +130,7 @@ impl Class {
         }
         let mut class = Self::Other;
         for known in up.flat_map(Interface::v4_addresses) {
-            if known.broadcast == Some(to) {
+            if known.has_broadcast(to) {
                 return Self::Broadcast;
             }
             if known.ip == IpAddr::V4(to) {
@@ -234,7 +234,7 @@ impl HostState {
             .filter(|one| one.is_up())
             .find_map(|one| {
                 let mut addresses = one.shown.v4_addresses();
-                let known = addresses.find(|known| known.broadcast == Some(to))?;
+                let known = addresses.find(|known| known.has_broadcast(to))?;
                 match known.ip {
                     IpAddr::V4(ip) => Some((one, ip)),
                     IpAddr::V6(_) => None,
