@@ -2,6 +2,8 @@
 
 mod block;
 pub mod cgroup;
+mod made;
+mod net;
 mod nvme;
 pub mod pci;
 pub mod sysfs;

@@ -176,6 +176,7 @@ pub fn new() -> Arc<PseudoFs> {
             let _ = root.subdir(empty);
         }
         super::block::add(&root, dev);
+        super::net::add(&root, dev);
         super::nvme::add(&root, dev);
         super::pci::add(&root, dev);
         root
