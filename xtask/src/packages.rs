@@ -56,6 +56,25 @@ pub const SERVERS: &[&str] = &[
     "tcpdump",
 ];
 
+/// Tools that look at networks and configure them, by themselves.
+pub const NETWORK_TOOLS: &[&str] = &[
+    "bash",
+    "coreutils",
+    "ethtool",
+    "gawk",
+    "grep",
+    "iproute2",
+    "iputils-arping",
+    "iputils-ping",
+    "isc-dhcp-client",
+    "mtr-tiny",
+    "net-tools",
+    "netcat-openbsd",
+    "sed",
+    "tcpdump",
+    "traceroute",
+];
+
 /// A server of the web and its client, by themselves.
 pub const WEB_WIRE: &[&str] = &["coreutils", "curl", "nginx-light", "sed"];
 

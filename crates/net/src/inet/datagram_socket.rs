@@ -16,6 +16,7 @@ use super::datagram::{Datagram, PathMtuDiscovery};
 use super::inet_socket::{Family, InetSocket};
 use super::option_table::{IP, IPV6};
 use super::options;
+use super::udp_counts::{UdpCounts, UdpEvent};
 use crate::socket::ControlMessage;
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
@@ -45,6 +46,8 @@ pub(super) struct DatagramReceiver {
     pub(super) endpoint: endpoint::Endpoint<DatagramQueue>,
     pub(super) options: Arc<SocketOptions>,
     drops: AtomicU64,
+    /// Counts of all sockets of UDP, if it is one.
+    counts: Option<Arc<UdpCounts>>,
 }
 
 impl DatagramReceiver {
@@ -54,12 +57,16 @@ impl DatagramReceiver {
             endpoint: endpoint::Endpoint::new(options.clone()),
             options,
             drops: AtomicU64::new(0),
+            counts: None,
         }
     }
 
     /// The receiving side of a socket of UDP.
-    pub(super) fn of_udp(stack: &Arc<CoreStack>) -> Self {
-        let receiver = Self::new(stack.clone());
+    pub(super) fn of_udp(stack: &Arc<CoreStack>, counts: &Arc<UdpCounts>) -> Self {
+        let receiver = Self {
+            counts: Some(counts.clone()),
+            ..Self::new(stack.clone())
+        };
         receiver.endpoint.queue.lock().memory =
             BufferMemory::new(&receiver.options, Transport::Udp);
         receiver
@@ -108,12 +115,23 @@ impl DatagramReceiver {
         self.drops.load(Ordering::Relaxed)
     }
 
+    fn count(&self, datagram: &Datagram, event: UdpEvent) {
+        if let Some(counts) = &self.counts {
+            counts.count(datagram, event);
+        }
+    }
+
+    /// Counts a datagram that is lost.
+    fn count_drop(&self, datagram: &Datagram, why: UdpEvent) {
+        self.drops.fetch_add(1, Ordering::Relaxed);
+        self.count(datagram, why);
+    }
+
     /// A datagram has arrived. `header` is what the filter sees in front of its bytes.
     pub(super) fn enqueue(&self, mut datagram: Datagram, header: &[u8]) {
         if self.options.filter().is_some() {
             let Some(length) = self.options.apply_filter(header, &datagram.data) else {
-                self.drops.fetch_add(1, Ordering::Relaxed);
-                return;
+                return self.count_drop(&datagram, UdpEvent::Filtered);
             };
             datagram.data.truncate(length - header.len());
         }
@@ -127,9 +145,11 @@ impl DatagramReceiver {
             let cost = datagram.data.len() + DATAGRAM_OVERHEAD;
             let charged = queue.charged_bytes;
             let is_full = charged > 0 && charged + cost > self.options.receive_buffer();
-            if is_full || !queue.memory.covers(charged + cost) {
-                self.drops.fetch_add(1, Ordering::Relaxed);
-                return;
+            if is_full {
+                return self.count_drop(&datagram, UdpEvent::NoReceiveRoom);
+            }
+            if !queue.memory.covers(charged + cost) {
+                return self.count_drop(&datagram, UdpEvent::NoMemory);
             }
             queue.charged_bytes += cost;
             queue.datagrams.push_back(datagram);
@@ -206,6 +226,9 @@ impl DatagramReceiver {
         let Some((mut datagram, skip)) = self.next_datagram(flags, wait)? else {
             return Ok((Vec::new(), ReceivedMessage::default()));
         };
+        if !flags.contains(MsgFlags::PEEK) {
+            self.count(&datagram, UdpEvent::Received);
+        }
         let mut got = self.received_message(common, &datagram);
         if skip > 0 {
             datagram.data.drain(..skip);

@@ -27,6 +27,7 @@ mod stack;
 mod tcp;
 mod tcp_info;
 mod udp;
+mod udp_counts;
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -411,8 +411,8 @@ pub fn dev(stack: &InetStack) -> String {
     text
 }
 
-/// The text of `/proc/net/snmp`. IP, ICMP and TCP over interfaces are counted, and connections that
-/// are open.
+/// The text of `/proc/net/snmp`. IP, ICMP and TCP are counted over interfaces, UDP also over the
+/// loop.
 #[must_use]
 pub fn snmp(stack: &InetStack) -> String {
     const NAMES: [(&str, &str); 5] = [
@@ -454,6 +454,8 @@ pub fn snmp(stack: &InetStack) -> String {
         ("Tcp", name) => tcp.map_or(0, |tcp| tcp.value(name)),
         ("Ip", "Forwarding") => 2 - stack.core.sysctls.ip_forward.as_usize() as u64,
         ("Ip", "DefaultTTL") => stack.core.sysctls.ip_default_ttl.as_usize() as u64,
+        ("Udp", name) => stack.udp.counts.value(false, false, name),
+        ("UdpLite", name) => stack.udp.counts.value(true, false, name),
         ("Ip" | "Icmp", name) => packets.map_or(0, |counts| counts.value(group, name)),
         _ => 0,
     };
@@ -465,6 +467,9 @@ pub fn snmp(stack: &InetStack) -> String {
             let _ = write!(text, " {}", value(group, name).cast_signed());
         }
         text.push('\n');
+        if let ("Icmp", Some(packets)) = (group, packets) {
+            packets.write_kinds(&mut text);
+        }
     }
     text
 }

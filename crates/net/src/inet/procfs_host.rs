@@ -24,10 +24,12 @@ const TCP_EXT: &str = "SyncookiesSent SyncookiesRecv SyncookiesFailed EmbryonicR
 const IP_EXT: &str = "InNoRoutes InTruncatedPkts InMcastPkts OutMcastPkts InBcastPkts OutBcastPkts InOctets OutOctets InMcastOctets OutMcastOctets InBcastOctets OutBcastOctets InCsumErrors InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts ReasmOverlaps";
 const SNMP6_NAMES: &str = "Ip6InReceives Ip6InHdrErrors Ip6InTooBigErrors Ip6InNoRoutes Ip6InAddrErrors Ip6InUnknownProtos Ip6InTruncatedPkts Ip6InDiscards Ip6InDelivers Ip6OutForwDatagrams Ip6OutRequests Ip6OutDiscards Ip6OutNoRoutes Ip6ReasmTimeout Ip6ReasmReqds Ip6ReasmOKs Ip6ReasmFails Ip6FragOKs Ip6FragFails Ip6FragCreates Ip6InMcastPkts Ip6OutMcastPkts Ip6InOctets Ip6OutOctets Icmp6InMsgs Icmp6InErrors Icmp6OutMsgs Icmp6OutErrors Icmp6InCsumErrors Icmp6InDestUnreachs Icmp6InPktTooBigs Icmp6InTimeExcds Icmp6InParmProblems Icmp6InEchos Icmp6InEchoReplies Icmp6InGroupMembQueries Icmp6InGroupMembResponses Icmp6InGroupMembReductions Icmp6InRouterSolicits Icmp6InRouterAdvertisements Icmp6InNeighborSolicits Icmp6InNeighborAdvertisements Icmp6InMLDv2Reports Icmp6OutDestUnreachs Icmp6OutPktTooBigs Icmp6OutTimeExcds Icmp6OutParmProblems Icmp6OutEchos Icmp6OutEchoReplies Icmp6OutGroupMembQueries Icmp6OutGroupMembResponses Icmp6OutGroupMembReductions Icmp6OutRouterSolicits Icmp6OutRouterAdvertisements Icmp6OutNeighborSolicits Icmp6OutNeighborAdvertisements Icmp6OutMLDv2Reports Udp6InDatagrams Udp6NoPorts Udp6InErrors Udp6OutDatagrams Udp6RcvbufErrors Udp6SndbufErrors Udp6InCsumErrors UdpLite6InDatagrams UdpLite6NoPorts UdpLite6InErrors UdpLite6OutDatagrams";
 
-/// The text of `/proc/net/netstat`. Of this, what TCP sends again is counted.
+/// The text of `/proc/net/netstat`: packets of IP over interfaces are counted, and of TCP what is
+/// sent again.
 #[must_use]
 pub fn netstat(stack: &InetStack) -> String {
     let counts = stack.host().map(Host::tcp_counts);
+    let packets = stack.host().map(Host::packet_counts);
     let mut text = String::new();
     for (group, names) in [("TcpExt", TCP_EXT), ("IpExt", IP_EXT)] {
         // Writing to a string does not fail, here and below.
@@ -35,7 +37,7 @@ pub fn netstat(stack: &InetStack) -> String {
         for name in names.split(' ') {
             let value = match group {
                 "TcpExt" => counts.map_or(0, |counts| counts.value(name)),
-                _ => 0,
+                _ => packets.map_or(0, |packets| packets.value(group, name)),
             };
             let _ = write!(text, " {value}");
         }
@@ -50,7 +52,13 @@ pub fn snmp6(stack: &InetStack) -> String {
     let counts = stack.host().map(Host::packet_counts);
     let mut text = String::new();
     for name in SNMP6_NAMES.split(' ') {
-        let value = counts.map_or(0, |counts| counts.value_v6(name));
+        let udp = [("Udp6", false), ("UdpLite6", true)];
+        let of_udp = udp.into_iter().find_map(|(group, is_lite)| {
+            let name = name.strip_prefix(group)?;
+            Some(stack.udp.counts.value(is_lite, true, name))
+        });
+        let value = of_udp.or_else(|| counts.map(|counts| counts.value_v6(name)));
+        let value = value.unwrap_or(0);
         let _ = writeln!(text, "{name:<32}\t{value}");
     }
     text

@@ -22,6 +22,7 @@ use super::loopback::Loopback;
 use super::network::Route;
 use super::option_table::{IP, IPV6, UDP, UDP_CORK};
 use super::stack::InetStack;
+use super::udp_counts::{UdpCounts, UdpEvent};
 use super::{frame, ip, link_of, options, with_link};
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
@@ -40,6 +41,7 @@ const MAX_DATAGRAM: usize = 65_535;
 pub(super) struct UdpTables {
     udp: Arc<BindTable<UdpSocket>>,
     udplite: Arc<BindTable<UdpSocket>>,
+    pub(super) counts: Arc<UdpCounts>,
     /// All sockets, for listings.
     pub(super) sockets: SocketList<UdpSocket>,
 }
@@ -49,6 +51,7 @@ impl UdpTables {
         Self {
             udp: BindTable::new(core.clone()),
             udplite: BindTable::new(core.clone()),
+            counts: Arc::default(),
             sockets: SocketList::default(),
         }
     }
@@ -116,7 +119,10 @@ impl UdpTables {
         let shared =
             |socket: &Arc<UdpSocket>| socket.receiver.options.is_enabled(net::SO_REUSEPORT);
         let receiver = match &receivers[..] {
-            [] => return Err(Errno::ECONNREFUSED),
+            [] => {
+                self.counts.count(&datagram, UdpEvent::NoPort);
+                return Err(Errno::ECONNREFUSED);
+            }
             all if all.iter().all(shared) => {
                 let chosen = all.iter().find_map(|socket| {
                     socket
@@ -180,7 +186,7 @@ impl UdpSocket {
             _counted: census::Udp::default(),
             common,
             protocol,
-            receiver: DatagramReceiver::of_udp(&stack.core),
+            receiver: DatagramReceiver::of_udp(&stack.core, &stack.udp.counts),
             state: Mutex::default(),
             peer: Mutex::new(None),
             corked: Corked::default(),
@@ -307,7 +313,18 @@ impl UdpSocket {
         } else {
             Vec::new()
         };
-        match stack.network.transmit(stack, datagram) {
+        let result = stack.network.transmit(stack, datagram);
+        let event = match result {
+            // It has gone out.
+            Ok(()) | Err(Errno::ECONNREFUSED) => Some(UdpEvent::Sent),
+            Err(Errno::ENOBUFS) => Some(UdpEvent::NoSendRoom),
+            Err(_) => None,
+        };
+        if let Some(event) = event {
+            let counts = &stack.udp.counts;
+            counts.count_of(self.protocol, to.is_ipv6(), event);
+        }
+        match result {
             Err(Errno::ECONNREFUSED) => {
                 let error = ExtendedError::port_unreachable(to.is_ipv4());
                 self.report(&UnreachableReport {

@@ -17,6 +17,7 @@ mod ipv6;
 mod json;
 mod memory;
 pub mod modules;
+mod network_tools;
 mod networks;
 mod nginx;
 pub mod nvme;
@@ -201,6 +202,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/wire",
             place: AnyMachine,
             run: wire::run,
+        },
+        Test {
+            name: "machine/network-tools",
+            place: AnyMachine,
+            run: network_tools::run,
         },
         Test {
             name: "machine/nginx",

@@ -1,10 +1,16 @@
 //! Counts of packets of IP and messages of ICMP over interfaces, by the names of RFC 4293 and
 //! Linux' `/proc/net/snmp`.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::net::Ipv6Addr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use ip::icmp;
 use ip::icmp::kind;
+
+use super::state::Class;
 
 /// Declares counters: a name each, as Linux writes it.
 macro_rules! counters {
@@ -57,6 +63,34 @@ counters! {
         FragFails,
         /// Fragments that were made.
         FragCreates,
+        /// Bytes of packets that have come in, from here on names of `IpExt`.
+        InOctets,
+        /// Bytes of packets of this host's.
+        OutOctets,
+        /// Packets to groups that have come in.
+        InMcastPkts,
+        /// Bytes of these.
+        InMcastOctets,
+        /// Packets to everybody that have come in.
+        InBcastPkts,
+        /// Bytes of these.
+        InBcastOctets,
+        /// Packets to groups of this host's.
+        OutMcastPkts,
+        /// Bytes of these.
+        OutMcastOctets,
+        /// Packets to everybody of this host's.
+        OutBcastPkts,
+        /// Bytes of these.
+        OutBcastOctets,
+        /// Packets that have come in from senders without ECN (RFC 3168).
+        InNoECTPkts,
+        /// Packets that have come in with the code point ECT(1).
+        InECT1Pkts,
+        /// Packets that have come in with the code point ECT(0).
+        InECT0Pkts,
+        /// Packets that have come in and have met congestion.
+        InCEPkts,
     }
 }
 
@@ -99,6 +133,14 @@ counters! {
         FragFails,
         /// Fragments that were made.
         FragCreates,
+        /// Packets to groups that have come in.
+        InMcastPkts,
+        /// Packets to groups of this host's.
+        OutMcastPkts,
+        /// Bytes of packets that have come in.
+        InOctets,
+        /// Bytes of packets of this host's.
+        OutOctets,
     }
 }
 
@@ -148,7 +190,26 @@ pub(super) struct PacketCounts6 {
 
 impl PacketCounts6 {
     pub(super) fn count(&self, counter: Counter6) {
-        add(&self.ip[counter as usize], 1);
+        self.add(counter, 1);
+    }
+
+    fn add(&self, counter: Counter6, number: u64) {
+        add(&self.ip[counter as usize], number);
+    }
+
+    /// A packet of so many bytes has come in.
+    pub(super) fn receive(&self, bytes: usize) {
+        self.count(Counter6::InReceives);
+        self.add(Counter6::InOctets, bytes as u64);
+    }
+
+    /// This host sends a packet of so many bytes.
+    pub(super) fn send(&self, to: Ipv6Addr, bytes: usize) {
+        self.count(Counter6::OutRequests);
+        self.add(Counter6::OutOctets, bytes as u64);
+        if to.is_multicast() {
+            self.count(Counter6::OutMcastPkts);
+        }
     }
 
     /// A message of ICMPv6 has come in, whose checksum is right or not.
@@ -231,6 +292,74 @@ impl PacketCounts {
         add(&self.ip[counter as usize], number);
     }
 
+    /// A packet of so many bytes has come in.
+    pub(super) fn receive(&self, bytes: usize) {
+        self.count(Counter::InReceives);
+        self.add(Counter::InOctets, bytes as u64);
+    }
+
+    /// The packet that has come in is whole, of which this is the type of service.
+    pub(super) fn receive_ecn(&self, tos: u8) {
+        self.count(match tos & 3 {
+            0 => Counter::InNoECTPkts,
+            1 => Counter::InECT1Pkts,
+            2 => Counter::InECT0Pkts,
+            _ => Counter::InCEPkts,
+        });
+    }
+
+    /// The packet of so many bytes that has come in is for many.
+    pub(super) fn receive_by_many(&self, class: Class, bytes: usize) {
+        let (packets, octets) = match class {
+            Class::Multicast => (Counter::InMcastPkts, Counter::InMcastOctets),
+            Class::Broadcast => (Counter::InBcastPkts, Counter::InBcastOctets),
+            Class::Own | Class::Other => return,
+        };
+        self.count(packets);
+        self.add(octets, bytes as u64);
+    }
+
+    /// This host sends a packet of so many bytes.
+    pub(super) fn send(&self, to: Class, bytes: usize) {
+        self.count(Counter::OutRequests);
+        self.add(Counter::OutOctets, bytes as u64);
+        let (packets, octets) = match to {
+            Class::Multicast => (Counter::OutMcastPkts, Counter::OutMcastOctets),
+            Class::Broadcast => (Counter::OutBcastPkts, Counter::OutBcastOctets),
+            Class::Own | Class::Other => return,
+        };
+        self.count(packets);
+        self.add(octets, bytes as u64);
+    }
+
+    /// Writes the two lines of `/proc/net/snmp` that count messages by their kinds, of which those
+    /// are named that there were.
+    pub(in crate::inet) fn write_kinds(&self, text: &mut String) {
+        let ways = [("InType", &self.received), ("OutType", &self.sent)];
+        let mut seen = ways.map(|(way, messages)| {
+            let kinds = messages.kinds.iter().enumerate();
+            let counts = kinds.map(|(kind, count)| (kind, count.load(Ordering::Relaxed)));
+            (
+                way,
+                counts.filter(|(_, count)| *count > 0).collect::<Vec<_>>(),
+            )
+        });
+        if seen.iter().all(|(_, kinds)| kinds.is_empty()) {
+            return;
+        }
+        let _ = text.write_str("IcmpMsg:");
+        for (way, kinds) in &seen {
+            for (kind, _) in kinds {
+                let _ = write!(text, " {way}{kind}");
+            }
+        }
+        let _ = text.write_str("\nIcmpMsg:");
+        for (_, count) in seen.iter_mut().flat_map(|(_, kinds)| kinds.drain(..)) {
+            let _ = write!(text, " {count}");
+        }
+        text.push('\n');
+    }
+
     /// A message of ICMP has come in.
     pub(super) fn receive_icmp(&self, message: &[u8]) {
         add(&self.received.all, 1);
@@ -267,7 +396,7 @@ impl PacketCounts {
 
     /// The value of a counter by its name; 0 of one that does not count.
     pub(in crate::inet) fn value(&self, group: &str, name: &str) -> u64 {
-        if group == "Ip" {
+        if group != "Icmp" {
             let known = Counter::ALL.iter().find(|(_, known)| *known == name);
             return known.map_or(0, |(counter, _)| {
                 self.ip[*counter as usize].load(Ordering::Relaxed)

@@ -21,6 +21,7 @@ use crate::inet::icmp_errors::QuotedError;
 use crate::inet::ip::{ICMP, TCP, UDP, UDP_HEADER, UDP_LITE};
 use crate::inet::loopback::Loopback;
 use crate::inet::stack::InetStack;
+use crate::inet::udp_counts::UdpEvent;
 use crate::socket::Interface;
 use crate::socket::tap::PACKET_HOST;
 
@@ -151,12 +152,13 @@ impl Host {
     /// Takes a packet of IPv4 that has come in.
     pub(super) fn receive_ipv4(&self, stack: &InetStack, arrived: &Arrived<'_>, bytes: &[u8]) {
         let interface = arrived.interface;
-        self.counts.count(Counter::InReceives);
+        self.counts.receive(bytes.len());
         let Ok(packet) = Packet::parse(bytes) else {
             self.counts.count(Counter::InHdrErrors);
             return self.count_error(interface.index);
         };
         let header = packet.header;
+        self.counts.receive_ecn(header.tos);
         if header.protocol == TCP && !header.is_fragment() && !stack.hears_raw_packets() {
             let ends = (header.source.into(), header.destination.into());
             if self.receive_if_open(arrived, ends, header.tos, packet.payload) {
@@ -166,6 +168,7 @@ impl Host {
         let forwards = stack.core.sysctls.ip_forward.as_usize() != 0;
         let ends = self.look_at_ends(arrived, &header);
         let class = ends.destination;
+        self.counts.receive_by_many(class, bytes.len());
         let from_nobody = header.source.is_unspecified() && header.destination.is_broadcast();
         let believed = from_nobody
             || ipv4::is_possible_source(header.source)
@@ -360,6 +363,7 @@ impl Host {
         };
         if matches!(header.protocol, UDP | UDP_LITE) {
             if !is_whole_udp(header, packet.payload) {
+                stack.udp.counts.count(&datagram, UdpEvent::WrongChecksum);
                 return;
             }
             if crate::inet::ip::strip_udp_header(&mut datagram).is_none() {

@@ -147,7 +147,9 @@ impl HostState {
         packet: &OutgoingPacket<'_>,
         work: &mut Work,
     ) -> Result<()> {
-        self.counts.count(Counter::OutRequests);
+        let length = ipv4::HEADER + packet.payload_len();
+        let class = self.class(packet.header.destination);
+        self.counts.send(class, length);
         let result = self.send_own(now, packet, work);
         if let Err(error) = result {
             self.counts.count(match error {
@@ -353,7 +355,9 @@ impl Host {
         if !is_meant {
             return None;
         }
-        self.counts.count(Counter::OutRequests);
+        // Ways are known to single hosts only.
+        let length = ipv4::HEADER + packet.payload_len();
+        self.counts.send(Class::Other, length);
         let header = Header {
             id: self.ids.next(to),
             dont_fragment: packet.discovery.forbids_fragments(),

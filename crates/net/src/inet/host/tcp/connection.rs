@@ -329,6 +329,7 @@ impl WireConnection {
             let is_short = self.send(&host, &mut inner, now, turn, (&mut news, &mut work));
             let counts = &host.tcp.counts;
             counts.count_repairs(repairs, inner.engine.repairs());
+            counts.count_end(before, inner.engine.state());
             // Who lingers waits for a state.
             news.end |= before != inner.engine.state();
             let outcome = self.settle(&host, &mut inner, now, is_short);

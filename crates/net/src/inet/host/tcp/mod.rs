@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ::tcp::{
     Arrival, Connection, CookiePolicy, Ends, Error, Flags, Handshake, Header, Incoming,
-    ListenConfig, Listener, Malformed, Reaction, Repairs, Secret, Segment, Seq, SynCookies,
-    TimeWait, Verdict,
+    ListenConfig, Listener, Malformed, Reaction, Repairs, Secret, Segment, Seq,
+    State as EngineState, SynCookies, TimeWait, Verdict,
 };
 use abi::errno::Errno;
 use connection::WireConnection;
@@ -108,6 +108,8 @@ enum Unsent {
 pub(in crate::inet) struct TcpCounts {
     active_opens: AtomicU64,
     passive_opens: AtomicU64,
+    attempt_fails: AtomicU64,
+    established_resets: AtomicU64,
     in_segments: AtomicU64,
     out_segments: AtomicU64,
     in_errors: AtomicU64,
@@ -131,6 +133,8 @@ impl TcpCounts {
             "MaxConn" => return u64::MAX,
             "ActiveOpens" => &self.active_opens,
             "PassiveOpens" => &self.passive_opens,
+            "AttemptFails" => &self.attempt_fails,
+            "EstabResets" => &self.established_resets,
             "InSegs" => &self.in_segments,
             "OutSegs" => &self.out_segments,
             "InErrs" => &self.in_errors,
@@ -158,6 +162,18 @@ impl TcpCounts {
             (&self.probes, before.probes, now.probes),
         ] {
             counter.fetch_add(now - before, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts that a connection has ended otherwise than by its FINs (RFC 4022).
+    fn count_end(&self, before: EngineState, now: EngineState) {
+        if now != EngineState::Closed {
+            return;
+        }
+        match before {
+            EngineState::SynSent | EngineState::SynReceived => count(&self.attempt_fails),
+            EngineState::Established | EngineState::CloseWait => count(&self.established_resets),
+            _ => {}
         }
     }
 
@@ -598,9 +614,17 @@ impl Host {
         inner.path = Path::of(&terms.options);
         *inner.engine.config_mut() = config;
         inner.engine.set_waiting(terms.waiting);
-        let before = inner.engine.counts().retransmissions;
+        let before = inner.engine.counts();
         let reaction = inner.engine.arrive(now, &self.tcp.cookies, incoming);
-        let again = inner.engine.counts().retransmissions - before;
+        let counts = inner.engine.counts();
+        let again = counts.retransmissions - before.retransmissions;
+        let failed = counts.attempt_fails - before.attempt_fails;
+        if failed > 0 {
+            self.tcp
+                .counts
+                .attempt_fails
+                .fetch_add(failed, Ordering::Relaxed);
+        }
         if again > 0 {
             self.tcp.counts.count_answers(again);
         }

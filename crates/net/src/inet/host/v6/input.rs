@@ -21,6 +21,7 @@ use crate::inet::icmp_errors::QuotedError;
 use crate::inet::ip::{ICMP6, TCP, UDP, UDP_HEADER, UDP_LITE};
 use crate::inet::network::Network;
 use crate::inet::stack::InetStack;
+use crate::inet::udp_counts::UdpEvent;
 use crate::inet::with_link;
 use crate::socket::Interface;
 use crate::socket::tap::PACKET_HOST;
@@ -74,13 +75,16 @@ impl Host {
     ) {
         let (interface, packet_type) = (arrived.interface, arrived.packet_type);
         let counts = &self.counts.v6;
-        counts.count(Counter6::InReceives);
+        counts.receive(bytes.len());
         let index = interface.index;
         let packet = match Packet::parse(bytes) {
             Ok(packet) => packet,
             Err(refusal) => return self.refuse(stack, index, bytes, refusal),
         };
         let header = packet.header;
+        if header.destination.is_multicast() {
+            counts.count(Counter6::InMcastPkts);
+        }
         if packet.protocol == TCP && !stack.hears_raw_packets() {
             let ends = (header.source.into(), header.destination.into());
             if self.receive_if_open(arrived, ends, header.traffic_class, packet.payload) {
@@ -207,6 +211,8 @@ impl Host {
             }
             ICMP6 if !self.take_icmp(interface, packet) => return,
             UDP | UDP_LITE if !is_whole_udp(header, packet.protocol, packet.payload) => {
+                let counts = &stack.udp.counts;
+                counts.count_of(packet.protocol, true, UdpEvent::WrongChecksum);
                 return;
             }
             _ => {}

@@ -156,7 +156,8 @@ impl HostState {
         packet: &OutgoingV6<'_>,
         work: &mut Work,
     ) -> Result<()> {
-        self.counts.v6.count(Counter6::OutRequests);
+        let length = v6::HEADER + packet.payload_len();
+        self.counts.v6.send(packet.header.destination, length);
         let result = self.send_own_v6(now, packet, work);
         if let Err(error) = result {
             self.counts.v6.count(match error {
@@ -305,7 +306,8 @@ impl HostState {
         let Some(own) = interface.and_then(|one| one.shown.hardware_address) else {
             return;
         };
-        self.counts.v6.count(Counter6::OutRequests);
+        let length: usize = payload.iter().map(|part| part.len()).sum();
+        self.counts.v6.send(header.destination, v6::HEADER + length);
         let message = match protocol {
             next::ICMP => payload[0],
             _ => payload[1],
@@ -389,7 +391,8 @@ impl Host {
         if !is_meant {
             return None;
         }
-        self.counts.v6.count(Counter6::OutRequests);
+        let length = v6::HEADER + packet.payload_len();
+        self.counts.v6.send(packet.header.destination, length);
         let (header, protocol) = (&packet.header, packet.protocol);
         let Some(frame) = build(way.link, header, protocol, &packet.payload) else {
             self.counts.v6.count(Counter6::OutDiscards);
