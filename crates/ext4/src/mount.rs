@@ -197,15 +197,12 @@ impl Ext4 {
         Journal::open(&*self.store.device, pieces, block_size)
     }
 
-    /// Marks the file system as being changed.
+    /// Marks the file system as being changed: that there is a log to look at, first, and then
+    /// where it begins. A log that begins somewhere, of a file system that says that it has none,
+    /// is nothing that `e2fsck -p` would decide about.
     fn begin_writing(&mut self) -> core::result::Result<(), MountError> {
         let now = self.now();
-        let has_journal = if let Some(journal) = &mut self.store.journal {
-            journal.move_tail(&*self.store.device)?;
-            true
-        } else {
-            false
-        };
+        let has_journal = self.store.journal.is_some();
         self.write_superblock(|raw| {
             put_u32(raw, field::MOUNT_TIME, now.seconds as u32)?;
             let count = u16_at(raw, field::MOUNT_COUNT)?.saturating_add(1);
@@ -218,6 +215,9 @@ impl Ext4 {
                 put_u16(raw, field::STATE, state)
             }
         })?;
+        if let Some(journal) = &mut self.store.journal {
+            journal.move_tail(&*self.store.device)?;
+        }
         self.store.is_read_only = false;
         self.remove_orphans()?;
         Ok(())

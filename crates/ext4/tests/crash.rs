@@ -241,6 +241,34 @@ fn cuts_of_a_small_journal_that_wraps_around() {
     );
 }
 
+/// Every cut of a mount, one change, a change of the mount to reading and back, and the end of it:
+/// what is left is nothing that somebody has to decide about, whoever replays it.
+#[test]
+fn mounts_can_be_cut_anywhere() {
+    let start = common::mkfs(10 * 1024, &["-b", "1024", "-J", "size=1"]);
+    let disk = Disk::new(start.clone());
+    disk.record();
+    let mut fs = common::mount(&disk);
+    fs.create(ROOT, b"name", &new(NewKind::Fifo))
+        .expect("a name");
+    fs.make_read_only().expect("only reading");
+    fs.make_writable().expect("writing again");
+    fs.unmount().expect("unmount");
+    let log = disk.recorded();
+    let mut random = Random(1);
+    for end in 1..=log.len() {
+        // All of what was not flushed, and none of it.
+        for mode in [0, 1] {
+            let image = cut(&start, &log, end, 1024, &mut random, mode);
+            let when = format!("cut at {end} of {}, mode {mode}", log.len());
+            common::assert_clean(&common::replay_by_e2fsck(&image), &when);
+            let disk = Disk::new(image);
+            common::mount(&disk).unmount().expect("unmount");
+            common::assert_clean(&disk.bytes(), &when);
+        }
+    }
+}
+
 #[test]
 fn freed_metadata_is_not_replayed_over_data() {
     for args in [["-b", "1024"], ["-b", "4096"]] {
