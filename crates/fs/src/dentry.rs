@@ -409,9 +409,21 @@ impl Path {
     }
 
     /// The name as text, from `root` (`None`: the top). A file whose name was removed ends in
-    /// ` (deleted)`; one that is not below `root` begins with `(unreachable)`, as Linux has it.
+    /// ` (deleted)`; one that is not below `root` has its name from the top, as on Linux.
     #[must_use]
     pub fn to_bytes(&self, root: Option<&Path>) -> Vec<u8> {
+        self.text(root).0
+    }
+
+    /// The name as text, from `root`; `None` if it is not below that.
+    #[must_use]
+    pub fn to_bytes_below(&self, root: &Path) -> Option<Vec<u8>> {
+        let (text, is_below) = self.text(Some(root));
+        is_below.then_some(text)
+    }
+
+    /// The name as text, and whether it is from `root` on.
+    fn text(&self, root: Option<&Path>) -> (Vec<u8>, bool) {
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut here = self.clone();
         let mut reached = true;
@@ -433,16 +445,12 @@ impl Path {
             let location = here.dentry.location();
             let Some(parent) = location.parent else {
                 // Anonymous: its name is all there is.
-                return location.name.to_vec();
+                return (location.name.to_vec(), true);
             };
             names.push(location.name);
             here.dentry = parent;
         }
-        let mut text = if reached {
-            Vec::new()
-        } else {
-            b"(unreachable)".to_vec()
-        };
+        let mut text = Vec::new();
         for name in names.iter().rev() {
             text.push(b'/');
             text.extend_from_slice(name);
@@ -453,7 +461,7 @@ impl Path {
         if removed {
             text.extend_from_slice(b" (deleted)");
         }
-        text
+        (text, reached)
     }
 
     /// The file's metadata.

@@ -611,8 +611,12 @@ fn a_root_cannot_be_left() {
     w.write("/outside", "");
     w.symlink("/outside", "/jail/escape");
     let jail = w.lookup("/jail").unwrap();
+    let outside = w.lookup("/outside").unwrap();
     w.fs.set_root(jail.clone());
-    w.fs.set_cwd(jail);
+    w.fs.set_cwd(jail.clone());
+    // What links of /proc say of it, and what is no path at all below the root.
+    assert_eq!(outside.to_bytes(Some(&jail)), b"/outside");
+    assert_eq!(outside.to_bytes_below(&jail), None);
     assert_eq!(err(w.lookup("../../outside")), Some(Errno::ENOENT));
     assert_eq!(err(w.lookup("escape")), Some(Errno::ENOENT));
     assert_eq!(

@@ -669,7 +669,10 @@ pub fn sys_getcwd(task: &Task, buf: UserAddr, size: usize) -> SysResult {
     if cwd.dentry().is_removed() {
         return Err(Errno::ENOENT);
     }
-    let mut text = cwd.to_bytes(Some(&context.root()));
+    let mut text = match cwd.to_bytes_below(&context.root()) {
+        Some(text) => text,
+        None => [&b"(unreachable)"[..], &cwd.to_bytes(None)].concat(),
+    };
     text.push(0);
     if text.len() > size {
         return Err(Errno::ERANGE);

@@ -94,10 +94,9 @@ fn info(mount: &Mount, source: &str, point: &str) -> String {
 pub(super) fn table(space: &Namespace, root: &Path, name: &str) -> Result<String, Errno> {
     let mut text = Text::default();
     for mount in space.mounts() {
-        let point = mount.clone().root_path().to_bytes(Some(root));
-        if point.starts_with(b"(unreachable)") {
+        let Some(point) = mount.clone().root_path().to_bytes_below(root) else {
             continue;
-        }
+        };
         let (source, point) = (escaped(mount.source().as_bytes()), escaped(&point));
         let kind = mount.fs().name();
         let line = match name {
