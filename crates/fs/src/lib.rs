@@ -67,6 +67,6 @@ pub use path::FsStruct;
 pub use statistics::census;
 pub use types::{
     Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Permissions, Result, SetAttr,
-    StatFs, Timestamp,
+    StatFs, TIME_UNIT_NS, Timestamp,
 };
 pub use write_access::{DenyWriteAccess, WriteAccess, WriteCount};

@@ -77,6 +77,10 @@ impl FileType {
     }
 }
 
+/// Unit of the times that files are given, in nanoseconds: a tick of Debian's Linux, whose files
+/// have no finer ones.
+pub const TIME_UNIT_NS: u64 = 4_000_000;
+
 /// A point in time, since 1970-01-01 UTC.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Timestamp {
@@ -87,10 +91,12 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// The wall clock's time.
+    /// The wall clock's time, in whole units of [`TIME_UNIT_NS`], as files get it: who writes to
+    /// one again and again does not change its times each time.
     #[must_use]
     pub fn now() -> Self {
-        Self::from_ns(wall_ns())
+        let ns = wall_ns();
+        Self::from_ns(ns - ns % TIME_UNIT_NS)
     }
 
     /// The time `ns` nanoseconds after 1970.

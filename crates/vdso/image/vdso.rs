@@ -15,7 +15,7 @@ use core::arch::asm;
 use core::ptr::addr_of;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
-use data::{Data, LSL, PROCESSOR_BITS, RDPID, RDTSCP, SECOND, SEGMENT};
+use data::{COARSE, Data, LSL, PROCESSOR_BITS, RDPID, RDTSCP, SECOND, SEGMENT, coarse};
 
 const CLOCK_REALTIME: i32 = 0;
 const CLOCK_MONOTONIC: i32 = 1;
@@ -112,13 +112,15 @@ fn wall_now() -> u64 {
 /// Time of a clock that can be read here, in nanoseconds; `None` for other clocks.
 fn read(clock: i32) -> Option<u64> {
     match clock {
-        CLOCK_REALTIME | CLOCK_REALTIME_COARSE => Some(wall_now()),
+        CLOCK_REALTIME => Some(wall_now()),
+        CLOCK_REALTIME_COARSE => Some(coarse(wall_now())),
         CLOCK_TAI => {
             // SAFETY: as in `now`. It is changed by itself, so it goes with any of the rest.
             let ahead = unsafe { addr_of!((*data()).tai).read_volatile() };
             Some(wall_now().saturating_add(ahead))
         }
-        CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_MONOTONIC_COARSE | CLOCK_BOOTTIME => Some(now().0),
+        CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_BOOTTIME => Some(now().0),
+        CLOCK_MONOTONIC_COARSE => Some(coarse(now().0)),
         _ => None,
     }
 }
@@ -139,12 +141,14 @@ pub unsafe extern "C" fn __vdso_clock_gettime(clock: i32, time: *mut TimeSpec) -
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vdso_clock_getres(clock: i32, resolution: *mut TimeSpec) -> i32 {
-    if !matches!(clock, CLOCK_REALTIME | CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_BOOTTIME | CLOCK_TAI) {
-        return call(SYS_CLOCK_GETRES, clock as usize, resolution.addr(), 0) as i32;
-    }
+    let nsec = match clock {
+        CLOCK_REALTIME | CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_BOOTTIME | CLOCK_TAI => 1,
+        CLOCK_REALTIME_COARSE | CLOCK_MONOTONIC_COARSE => COARSE as i64,
+        _ => return call(SYS_CLOCK_GETRES, clock as usize, resolution.addr(), 0) as i32,
+    };
     if !resolution.is_null() {
         // SAFETY: the caller's pointer.
-        unsafe { resolution.write(TimeSpec { sec: 0, nsec: 1 }) };
+        unsafe { resolution.write(TimeSpec { sec: 0, nsec }) };
     }
     0
 }

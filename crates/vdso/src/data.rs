@@ -52,6 +52,15 @@ pub const PROCESSOR_BITS: u32 = 12;
 /// Nanoseconds of a second.
 pub const SECOND: u64 = 1_000_000_000;
 
+/// Unit of the coarse clocks, in nanoseconds: a tick of Debian's Linux (`HZ=250`).
+pub const COARSE: u64 = 4_000_000;
+
+/// A coarse clock's time when the other one's is `ns`.
+#[must_use]
+pub const fn coarse(ns: u64) -> u64 {
+    ns - ns % COARSE
+}
+
 impl Data {
     /// Data in which nothing is set.
     pub const NONE: Self = Self {

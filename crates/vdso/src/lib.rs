@@ -13,7 +13,7 @@
 mod chacha;
 mod data;
 
-pub use data::{ASK, Data, LSL, PROCESSOR_BITS, RDPID, RDTSCP, SECOND, SEGMENT};
+pub use data::{ASK, COARSE, Data, LSL, PROCESSOR_BITS, RDPID, RDTSCP, SECOND, SEGMENT, coarse};
 
 /// The shared object: mapped from its first byte on, readable and executable, right above the page
 /// with the data.

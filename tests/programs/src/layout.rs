@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::{env, mem};
@@ -12,15 +13,20 @@ use elf::ElfBytes;
 use elf::endian::LittleEndian;
 use libc::{c_int, c_long, timespec};
 
+use crate::files::Scratch;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("layout-vdso-agrees-with-the-kernel", agrees),
     ("layout-vdso-takes-no-system-call", takes_no_call),
+    ("layout-files-have-coarse-times", files_have_coarse_times),
     ("layout-vdso-knows-the-processor", knows_the_processor),
     ("layout-vdso-makes-random-numbers", makes_random_numbers),
     ("layout-addresses-are-random", random),
 ];
+
+/// Nanoseconds between two times of a coarse clock: a tick of Debian's Linux.
+const TICK: i64 = 4_000_000;
 
 /// A clock as the C library reads it.
 fn by_library(clock: c_int) -> Result<(i64, i64)> {
@@ -59,6 +65,8 @@ fn agrees() -> Result<()> {
         libc::CLOCK_MONOTONIC_RAW,
         libc::CLOCK_BOOTTIME,
         libc::CLOCK_TAI,
+        libc::CLOCK_REALTIME_COARSE,
+        libc::CLOCK_MONOTONIC_COARSE,
     ];
     for clock in clocks {
         for _ in 0..1000 {
@@ -91,16 +99,53 @@ fn agrees() -> Result<()> {
         "this thread has not run"
     );
     ensure!(by_library(99).is_err(), "there is a clock 99");
-    let mut resolution = timespec {
-        tv_sec: 1,
-        tv_nsec: 1,
-    };
-    // SAFETY: the structure is this thread's.
-    checked(unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC, &raw mut resolution) })?;
-    ensure!(
-        (resolution.tv_sec, resolution.tv_nsec) == (0, 1),
-        "the clock's step is not a nanosecond"
-    );
+    for (clock, step) in [
+        (libc::CLOCK_MONOTONIC, 1),
+        (libc::CLOCK_REALTIME_COARSE, TICK),
+        (libc::CLOCK_MONOTONIC_COARSE, TICK),
+    ] {
+        for by_kernel in [false, true] {
+            let mut resolution = timespec {
+                tv_sec: 1,
+                tv_nsec: 1,
+            };
+            let at = &raw mut resolution;
+            // SAFETY: the structure is this thread's.
+            checked(unsafe {
+                if by_kernel {
+                    libc::syscall(libc::SYS_clock_getres, c_long::from(clock), at) as c_int
+                } else {
+                    libc::clock_getres(clock, at)
+                }
+            })?;
+            ensure!(
+                (resolution.tv_sec, resolution.tv_nsec) == (0, step),
+                "a step of clock {clock}: {resolution:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Times that a file gets are the coarse clock's.
+fn files_have_coarse_times() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let file = File::create(scratch.0.join("file"))?;
+    for turn in 0..1000 {
+        let before = by_library(libc::CLOCK_REALTIME_COARSE)?;
+        file.write_all_at(b"x", turn % 10)?;
+        let found = file.metadata()?;
+        let times = [
+            before,
+            (found.mtime(), found.mtime_nsec()),
+            (found.ctime(), found.ctime_nsec()),
+            by_library(libc::CLOCK_REALTIME_COARSE)?,
+        ];
+        ensure!(
+            times.is_sorted(),
+            "coarse clock, mtime, ctime, coarse clock: {times:?}"
+        );
+    }
     Ok(())
 }
 

@@ -424,13 +424,17 @@ impl InodeState {
         self.list();
     }
 
-    /// After a change of the contents.
+    /// After a change of the contents. Times that are the same in whole units are not new: who
+    /// writes over a file and syncs it, many times in one unit, changes the inode once.
     pub(super) fn touch_modified(&self) {
         let now = Timestamp::now();
         self.touch(|[_, mtime, ctime]| {
+            let are_new = (**mtime, **ctime) != (now, now);
             (**mtime, **ctime) = (now, now);
-            true
+            are_new
         });
+        // What was written is dirty, whether the times are new or not.
+        self.list();
     }
 
     /// The file has so many blocks of 512 bytes now.

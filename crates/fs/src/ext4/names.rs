@@ -264,8 +264,9 @@ impl Inode for Ext4Inode {
             return;
         }
         self.touch(|[atime, mtime, ctime]| {
-            let is_told =
+            let is_old =
                 always || **atime <= **mtime || **atime <= **ctime || now.sec - atime.sec > DAY;
+            let is_told = is_old && **atime != now;
             if is_told {
                 **atime = now;
             }

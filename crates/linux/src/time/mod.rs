@@ -30,15 +30,14 @@ pub(crate) fn deadline_after(span: TimeSpec) -> Result<Deadline, Errno> {
 /// Time that a clock shows now, in nanoseconds.
 fn read_clock(task: &Task, clock: i32) -> Result<u64, Errno> {
     Ok(match clock.cast_unsigned() {
-        sys::CLOCK_REALTIME | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_REALTIME_ALARM => {
-            timer::wall_ns()
-        }
+        sys::CLOCK_REALTIME | sys::CLOCK_REALTIME_ALARM => timer::wall_ns(),
+        sys::CLOCK_REALTIME_COARSE => ::vdso::coarse(timer::wall_ns()),
         sys::CLOCK_TAI => timer::wall_ns().saturating_add(wall_clock::tai_ns()),
         sys::CLOCK_MONOTONIC
         | sys::CLOCK_MONOTONIC_RAW
-        | sys::CLOCK_MONOTONIC_COARSE
         | sys::CLOCK_BOOTTIME
         | sys::CLOCK_BOOTTIME_ALARM => now_ns(),
+        sys::CLOCK_MONOTONIC_COARSE => ::vdso::coarse(now_ns()),
         sys::CLOCK_THREAD_CPUTIME_ID => task.thread().cpu_time_ns(),
         _ => CpuClock::from_clockid(task, clock)?
             .ok_or(Errno::EINVAL)?
@@ -52,10 +51,17 @@ pub fn sys_clock_gettime(task: &Task, clock: i32, time: UserPtr<TimeSpec>) -> Sy
     Ok(0)
 }
 
-/// `clock_getres(2)`: all clocks count nanoseconds.
+// Who notes the coarse clock's time, and then changes a file, finds a time that is not before it.
+const _: () = assert!(::vdso::COARSE == fs::TIME_UNIT_NS);
+
+/// `clock_getres(2)`: all clocks but the coarse ones count nanoseconds.
 pub fn sys_clock_getres(task: &Task, clock: i32, resolution: UserPtr<TimeSpec>) -> SysResult {
     read_clock(task, clock)?;
-    resolution.write_optional(&TimeSpec { sec: 0, nsec: 1 })?;
+    let unit = match clock.cast_unsigned() {
+        sys::CLOCK_REALTIME_COARSE | sys::CLOCK_MONOTONIC_COARSE => ::vdso::COARSE,
+        _ => 1,
+    };
+    resolution.write_optional(&TimeSpec::from_ns(unit))?;
     Ok(0)
 }
 
