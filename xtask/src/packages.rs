@@ -34,6 +34,17 @@ pub const PCI: &[&str] = &["pciutils"];
 /// Tools for disks: loop devices, partitions, file systems.
 pub const DISKS: &[&str] = &["e2fsprogs", "fdisk", "mount", "util-linux"];
 
+/// Programs that use disks, beside [`DISKS`]: what measures them, a database, a shell.
+pub const DISK_USERS: &[&str] = &[
+    "bash",
+    "coreutils",
+    "diffutils",
+    "fio",
+    "grep",
+    "hdparm",
+    "sqlite3",
+];
+
 /// The tool for NVMe controllers.
 pub const NVME: &[&str] = &["nvme-cli"];
 

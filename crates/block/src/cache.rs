@@ -22,6 +22,9 @@ use crate::{BlockDevice, ErrorCursor, ErrorSequence, Operation, Request, Transfe
 const MAX_PAGES: usize = 32;
 const PAGE: u64 = PAGE_SIZE as u64;
 
+/// How far is read ahead, in bytes.
+pub const READ_AHEAD: u64 = MAX_PAGES as u64 * PAGE;
+
 /// Pages that a request has, lent to the device.
 type Pages = ArrayVec<Page, MAX_PAGES>;
 

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use ::block::{BlockDevice, ErrorCursor, Operation, SECTOR_SIZE};
+use ::block::{BlockDevice, ErrorCursor, Operation, READ_AHEAD, SECTOR_SIZE};
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use linux_raw_sys::ioctl;
@@ -200,6 +200,7 @@ impl FileOps for OpenDisk {
             ioctl::BLKPBSZGET => request.write(&limits.physical_block),
             ioctl::BLKIOMIN => request.write(&limits.min_io),
             ioctl::BLKIOOPT => request.write(&limits.optimal_io),
+            ioctl::BLKRAGET | ioctl::BLKFRAGET => request.write(&(READ_AHEAD / SECTOR_SIZE)),
             ioctl::BLKALIGNOFF | ioctl::BLKDISCARDZEROES => request.write(&0u32),
             ioctl::BLKBSZGET => request.write(&self.block_size()),
             ioctl::BLKROGET => request.write(&u32::from(device.is_read_only())),

@@ -10,6 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
+use block::READ_AHEAD;
 use fs::block::{Disk, SECTOR_SIZE, disks};
 use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr, StaticDir};
 use fs::{FileType, Inode, LinkTarget, Result};
@@ -244,7 +245,7 @@ const OF_QUEUE: [File; 8] = [
         disk.device().limits().optimal_io.to_string()
     }),
     ("rotational", |_| "1".into()),
-    ("read_ahead_kb", |_| "128".into()),
+    ("read_ahead_kb", |_| (READ_AHEAD >> 10).to_string()),
     ("zoned", |_| "none".into()),
 ];
 

@@ -1,7 +1,7 @@
 //! Virtio disks under Debian's tools; what is in the images afterwards is looked at by the host.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -49,16 +49,9 @@ seq 100000 | dd of=late bs=4k conv=fsync 2> /dev/null
 echo cut
 "#;
 
-fn image(directory: &Directory, name: &str, bytes: u64) -> Result<PathBuf> {
-    let path = directory.join(name);
-    let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
-    file.set_len(bytes)?;
-    Ok(path)
-}
-
 /// Makes a file system with files in it, by the host's tools.
 fn make_tree(directory: &Directory) -> Result<PathBuf> {
-    let disk = image(directory, "tree", TREE_DISK)?;
+    let disk = images::empty(directory, "tree", TREE_DISK)?;
     let tree = directory.join("files");
     fs::create_dir_all(tree.join("many"))?;
     for n in 0..300 {
@@ -136,9 +129,9 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let tree = make_tree(&directory)?;
     let cut = cut_power(setting, &tree);
     let after_cut = check_cut(&directory, &tree);
-    let disk = image(&directory, "disk", DISK)?;
-    let logged = image(&directory, "logged", LOGGED_DISK)?;
-    let log = image(&directory, "log", 0)?;
+    let disk = images::empty(&directory, "disk", DISK)?;
+    let logged = images::empty(&directory, "logged", LOGGED_DISK)?;
+    let log = images::empty(&directory, "log", 0)?;
     let mut machine = setting.machine("all");
     machine.timeout = Some(Duration::from_secs(300));
     machine.hardware.disks.push(disk.clone());

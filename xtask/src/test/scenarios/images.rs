@@ -1,12 +1,13 @@
 //! Disks for scenarios: images that the host's tools make, and how QEMU attaches them.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::cleanup::Directory;
 use crate::qemu::Hardware;
 
 /// Modules of a Debian kernel that disks, ext4 and loop devices need beside those of all virtio
@@ -24,6 +25,14 @@ pub const MODULES: [&str; 7] = [
 /// Places of the two partitions of [`partitioned`], in bytes.
 pub const FIRST: u64 = 1 << 20;
 pub const SECOND: u64 = 2 << 20;
+
+/// Makes an image of zeros.
+pub fn empty(directory: &Directory, name: &str, bytes: u64) -> Result<PathBuf> {
+    let path = directory.join(name);
+    let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    file.set_len(bytes)?;
+    Ok(path)
+}
 
 /// Makes a file system with the files of a directory, in place of what the image has.
 pub fn mke2fs(image: &Path, options: &[&str], tree: &Path) -> Result<()> {

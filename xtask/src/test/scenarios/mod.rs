@@ -8,6 +8,7 @@ mod devices;
 mod diff;
 mod disk;
 mod disk_errors;
+mod disk_tools;
 mod fsx;
 mod fuzz;
 mod hostile;
@@ -167,6 +168,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/disk",
             place: AnyMachine,
             run: disk::run,
+        },
+        Test {
+            name: "machine/disk-tools",
+            place: AnyMachine,
+            run: disk_tools::run,
         },
         Test {
             name: "machine/nvme",
