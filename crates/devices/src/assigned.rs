@@ -13,6 +13,7 @@ use lfmutex::Mutex;
 use pci::{Abilities, Bar, BarKind, Layout, Msix, Saved};
 
 use crate::claim::StillReaches;
+use crate::config::Before;
 use crate::registers::answers_alone;
 use crate::{NotConfined, Owner, PciDevice};
 
@@ -76,7 +77,7 @@ pub struct AssignedFunction {
 
 impl PciDevice {
     /// Takes the function for an instance, whose domain is to confine it, or nothing: it is reset,
-    /// and quiet. Sleeps.
+    /// and quiet. Sleeps, unless it was reset when its last owner let go of it.
     ///
     /// # Errors
     /// [`AssignError`].
@@ -86,11 +87,17 @@ impl PciDevice {
         domain: Option<&Domain>,
     ) -> Result<AssignedFunction, AssignError> {
         let place = self.place()?;
-        (self.ownership.take(Owner::Instance(instance))).map_err(AssignError::Taken)?;
+        let before = self.ownership.take(Owner::Instance(instance));
+        let before = before.map_err(AssignError::Taken)?;
         // As the firmware, or who had it before, has left it.
         pci::set_abilities(&self.registers, Abilities::all(), Abilities::NO_LINE);
         let saved = Saved::of(&self.registers);
-        match self.stop(&saved) {
+        // One that is known to have been reset was not told anything since.
+        let stopped = match before {
+            Before::Reset => Ok(()),
+            Before::Unknown => self.stop(&saved),
+        };
+        match stopped {
             Ok(()) => {
                 let mut assigned = AssignedFunction {
                     device: self,
@@ -352,9 +359,10 @@ impl Drop for AssignedFunction {
             Some(attachment) => unsafe { attachment.release(is_quiet) },
             None => is_quiet,
         };
-        let owner = (!is_free).then_some(Owner::Stuck);
-        self.device.ownership.leave_to(owner);
-        if !is_free {
+        if is_free && is_quiet {
+            self.device.ownership.leave_reset();
+        } else {
+            self.device.ownership.leave_to(Some(Owner::Stuck));
             log::error!(
                 "PCI function {} does not prove that it was reset: nobody gets it any more",
                 self.device.function.address

@@ -3,8 +3,10 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::Ordering;
 
 use guard::device::{DmaBlock, MmioRegion};
+use guard::timer;
 use lfmutex::Mutex;
 use pci::{Abilities, Layout, Msix, NotReset, Saved};
 use task::Deadline;
@@ -146,8 +148,11 @@ impl PciDevice {
     /// Stops and resets the function, and puts back what was saved. Sleeps.
     pub(crate) fn stop(&self, saved: &Saved) -> Result<(), StillReaches> {
         let wait = |ms: u32| task::sleep_until(Deadline::after_ns(u64::from(ms) * 1_000_000));
-        pci::reset(&self.registers, self.function.layout, saved, wait)
-            .map_err(|NotReset| StillReaches)
+        let begun = timer::now_ns();
+        let reset = pci::reset(&self.registers, self.function.layout, saved, wait);
+        let took = timer::now_ns().saturating_sub(begun);
+        self.resetting_ns.fetch_add(took, Ordering::Relaxed);
+        reset.map_err(|NotReset| StillReaches)
     }
 }
 
@@ -164,7 +169,7 @@ impl Drop for Claim {
         match self.stop() {
             Ok(()) => {
                 drop(held);
-                self.device.ownership.leave_to(None);
+                self.device.ownership.leave_reset();
             }
             Err(StillReaches) => {
                 self.device.ownership.leave_to(Some(Owner::Stuck));

@@ -5,10 +5,12 @@ mod net;
 
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use ::net::inet::Host;
 use devices::{Claim, ClaimError, PciDevice};
-use pci::Function;
+use pci::{Address, Function};
+use task::Mutex;
 use virtio::pci::Pci;
 use virtqueue::{Features, Transport};
 
@@ -24,21 +26,42 @@ pub fn probe(host: &Arc<Host>) {
 
 /// Whether a function is a virtio device that reaches memory without an IOMMU, whatever translates
 /// for the function: one that does not offer `VIRTIO_F_ACCESS_PLATFORM` (virtio 1.3, section 6), or
-/// cannot be asked. The function is reset by that.
+/// cannot be asked. It is asked once: no reset changes what a device offers. The function is reset
+/// by that.
 ///
 /// # Errors
 /// [`ClaimError`]: somebody has it.
 pub fn bypasses_iommu(device: &'static PciDevice) -> Result<bool, ClaimError> {
-    let Function { vendor, .. } = *device.function();
+    let Function {
+        vendor, address, ..
+    } = *device.function();
     if vendor != virtio::pci::VENDOR {
         return Ok(false);
     }
+    let known = ANSWERS
+        .lock()
+        .iter()
+        .find(|(of, _)| *of == address)
+        .copied();
+    if let Some((_, bypasses)) = known {
+        return Ok(bypasses);
+    }
     let messages = Messages::Shared;
     let claim = device.claim()?;
-    let transport = Pci::new(Board { claim, messages });
-    let offered = transport.map_or(0, |transport| transport.device_features());
-    Ok(offered & Features::ACCESS_PLATFORM.bits() == 0)
+    let Ok(transport) = Pci::new(Board { claim, messages }) else {
+        return Ok(true);
+    };
+    let bypasses = transport.device_features() & Features::ACCESS_PLATFORM.bits() == 0;
+    let mut answers = ANSWERS.lock();
+    // Without memory for its answer it is asked again.
+    if answers.iter().all(|(of, _)| *of != address) && answers.try_reserve(1).is_ok() {
+        answers.push((address, bypasses));
+    }
+    Ok(bypasses)
 }
+
+/// Answers of functions that were asked whether they bypass an IOMMU, one of each at most.
+static ANSWERS: Mutex<Vec<(Address, bool)>> = Mutex::new(Vec::new());
 
 /// Whether drivers of virtio devices of a kind (virtio 1.3, section 5) are to have a function.
 fn is_kind(kind: u16) -> impl Fn(&Function) -> bool + Copy + Send {
