@@ -479,8 +479,8 @@ pub struct AddDevice {
     pub reason: u32,
     /// Out: of a function that an instance has, that one's number.
     pub owner: u32,
-    /// Unused; zero.
-    pub reserved: u32,
+    /// Out: time of this call in which the function was reset, in microseconds.
+    pub reset_us: u32,
     /// Out: number of the change of an instance that runs, for [`SETTLE`]; 0 of another one.
     pub epoch: u64,
 }
@@ -845,7 +845,8 @@ pub struct Settle {
     pub reserved: u32,
     /// Out: of a refused change, the instance's answer ([`crate::live::Answer`]).
     pub answer: u64,
-    /// Out: time of the scrubbing of what it gave back, in nanoseconds, of its last change.
+    /// Out: time of the scrubbing of what it gave back, in nanoseconds, of its last change; of a
+    /// PCI function, of the reset by the supervisor.
     pub scrub_ns: u64,
 }
 

@@ -516,10 +516,11 @@ fn exec(request: &IoctlRequest<'_>) -> Result<usize> {
 
 fn change_device(
     request: &IoctlRequest<'_>,
-    change: impl FnOnce(&AddDevice) -> core::result::Result<u64, NotGiven>,
+    change: impl FnOnce(&mut AddDevice) -> core::result::Result<u64, NotGiven>,
 ) -> Result<usize> {
     let mut call: AddDevice = request.read()?;
-    let changed = change(&call);
+    call.reset_us = 0;
+    let changed = change(&mut call);
     (call.reason, call.owner, call.epoch) = (dev::REASON_NONE, 0, 0);
     let result = match changed {
         Ok(epoch) => {
@@ -536,7 +537,7 @@ fn change_device(
 }
 
 /// Adds a device, or says whether any instance could have it.
-fn add_device(call: &AddDevice) -> core::result::Result<u64, NotGiven> {
+fn add_device(call: &mut AddDevice) -> core::result::Result<u64, NotGiven> {
     match call.id {
         0 if call.flags & dev::DEVICE_DRY_RUN != 0 => check_device(call).map(|()| 0),
         id => find(id)?.add_device(call),

@@ -409,6 +409,7 @@ impl Device for Mock {
         let record = all.find(|record| record.status.id == call.id).unwrap();
         let status = &mut record.status;
         call.epoch = u64::from(status.state == dev::STATE_RUNNING);
+        call.reset_us = 7;
         if call.epoch != 0 && matches!(record.command[0].as_str(), "refuse" | "ignore") {
             return Ok(());
         }

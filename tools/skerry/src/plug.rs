@@ -53,6 +53,8 @@ pub struct Change {
     epoch: Option<u64>,
     /// Time until the instance had it, or until it was free, in microseconds.
     took_us: u64,
+    /// Time of these in which the supervisor has reset the function.
+    reset_us: u64,
 }
 
 /// Gives a running instance a function, or has it give one back, and waits until it uses it, or the
@@ -85,21 +87,22 @@ pub fn change(
     };
     told.map_err(|error| Failure::new(refused(device, status, address, &call, &error)))?;
     let epoch = (call.epoch != 0).then_some(call.epoch);
-    match epoch {
-        Some(epoch) => settle(device, status, address, epoch, options)?,
-        None if options.dry_run => {}
+    let settled_us = match epoch {
+        Some(epoch) => settle(device, status, address, epoch, options)? / 1000,
+        None if options.dry_run => 0,
         None => {
             return Err(Failure::new(format!(
                 "{} does not run: give it devices with --device when it is created",
                 label(status)
             )));
         }
-    }
+    };
     Ok(Change {
         name: label(status).to_owned(),
         device: address.to_string(),
         epoch,
         took_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+        reset_us: u64::from(call.reset_us) + settled_us,
     })
 }
 
@@ -169,24 +172,25 @@ fn refused(
     }
 }
 
-/// Waits for the instance's answer, and that the function is where it is to be.
+/// Waits for the instance's answer, and that the function is where it is to be. Returns the time in
+/// which one that has left was reset by the supervisor (ns).
 fn settle(
     device: &dyn Device,
     status: &Status,
     address: Address,
     epoch: u64,
     options: Options,
-) -> Result<()> {
+) -> Result<u64> {
     let name = label(status);
-    match resize::wait_settled(device, status, epoch, options.limit)? {
-        Settled::Taken { .. } => {}
+    let reset_ns = match resize::wait_settled(device, status, epoch, options.limit)? {
+        Settled::Taken { scrub_ns } => scrub_ns,
         Settled::Refused(why) => {
             return Err(Failure::new(match options.way {
                 Way::In { .. } => format!("{name} has refused {address}: {}", why_refused(why)),
                 Way::Out { .. } => format!("{name} keeps {address}: {}", why_refused(why)),
             }));
         }
-    }
+    };
     let is_out = matches!(options.way, Way::Out { .. });
     let still = is_out
         && device.status(status.id).is_ok_and(|now| {
@@ -198,7 +202,7 @@ fn settle(
              remove it again, or stop {name}"
         )));
     }
-    Ok(())
+    Ok(reset_ns)
 }
 
 /// An instance's reason, and the remedy where there is one.
@@ -342,6 +346,7 @@ mod tests {
             assert_eq!((change.epoch, its(label(own))), (None, String::new()));
             let change = super::change(&mock, own, "01:00.0", IN).unwrap();
             assert!(change.epoch.is_some());
+            assert_eq!(change.reset_us, 7);
             assert_eq!(its(label(own)), "0000:01:00.0 (unsafe DMA)");
             let taken = super::change(&mock, other, "01:00.0", IN).unwrap_err();
             assert!(taken.message.contains("has it"), "{taken}");

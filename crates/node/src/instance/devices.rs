@@ -146,6 +146,11 @@ pub(crate) fn check(call: &AddDevice) -> Result<(), Refused> {
     }
 }
 
+/// Whole microseconds of a time.
+fn microseconds(ns: u64) -> u32 {
+    u32::try_from(ns / 1000).unwrap_or(u32::MAX)
+}
+
 fn found(number: u32) -> Result<&'static PciDevice, Refused> {
     function(number).ok_or(Refused::new(dev::REASON_NO_FUNCTION, Errno::ENODEV))
 }
@@ -197,7 +202,7 @@ impl Instance {
     ///
     /// # Errors
     /// Why not; nothing was changed.
-    pub(crate) fn add_device(&self, call: &AddDevice) -> Result<u64, Refused> {
+    pub(crate) fn add_device(&self, call: &mut AddDevice) -> Result<u64, Refused> {
         if call.flags & !(dev::DEVICE_UNSAFE_DMA | dev::DEVICE_DRY_RUN) != 0 {
             return Err(Errno::EINVAL.into());
         }
@@ -213,6 +218,7 @@ impl Instance {
         let flags = call.flags & dev::DEVICE_UNSAFE_DMA;
         let confined = |()| self.domain_for(device, flags, before > 0, domain);
         let free = device.check_assignable().map_err(Refused::from);
+        let reset_ns = device.resetting_ns();
         let free = match before as usize {
             MAX_FUNCTIONS.. => Err(partition::AssignError::Full.into()),
             _ => free,
@@ -224,6 +230,7 @@ impl Instance {
             let given = device.assign(self.id, domain.as_ref())?;
             Ok((given, domain))
         });
+        call.reset_us = microseconds(device.resetting_ns().saturating_sub(reset_ns));
         let mut record = self.record.lock();
         let record = &mut *record;
         if runs {
@@ -316,10 +323,15 @@ impl Instance {
 
     fn end_function(self: &Arc<Self>, epoch: u64, refusal: Option<Refusal>, leaving: Leaving) {
         let Leaving { number, function } = leaving;
+        let address = pci::Address::from_number(number);
+        let resetting_ns = || devices::pci_device(address).map_or(0, PciDevice::resetting_ns);
+        let before = resetting_ns();
         let is_stopped = function.stop();
+        let reset_ns = resetting_ns().saturating_sub(before);
         {
             let mut record = self.record.lock();
             let record = &mut *record;
+            record.resizing.scrubbed = (epoch, reset_ns);
             if let Some(partition) = &mut record.partition {
                 let left = partition.end_of_function(number, is_stopped);
                 if is_stopped {
@@ -333,7 +345,6 @@ impl Instance {
         }
         // With the last reference somebody else can have it.
         drop(function);
-        let address = pci::Address::from_number(number);
         let (id, label) = (self.id, self.label());
         if is_stopped {
             log::info!("instance {id} ({label}) has PCI function {address} no more");

@@ -73,7 +73,8 @@ pub(super) struct Resizing {
     pub(super) pending: Option<u64>,
     /// The last one that was committed.
     pub(super) last: u64,
-    /// The last one by which memory came back, and the time of its scrubbing (ns).
+    /// The last one by which memory or a function came back, and the time of its scrubbing or its
+    /// reset (ns).
     pub(super) scrubbed: (u64, u64),
     /// The last ones that were refused, the latest first.
     pub(super) refused: [Option<(u64, live::Refusal)>; 4],
