@@ -710,7 +710,8 @@ pub const EVENT_CREATE: u32 = 1;
 pub const EVENT_START: u32 = 2;
 /// `kind`: it has adopted a change; `value` is its memory in bytes.
 pub const EVENT_RESIZE: u32 = 3;
-/// `kind`: it has refused a change; `value` is the number of that.
+/// `kind`: it has refused a change, or a PCI function that was to leave it did not prove its reset;
+/// `value` is the number of the change.
 pub const EVENT_REFUSE: u32 = 4;
 /// `kind`: its health has changed; `value` is `HEALTH_*`.
 pub const EVENT_HEALTH: u32 = 5;
@@ -736,6 +737,11 @@ pub const EVENT_UNPAUSE: u32 = 14;
 pub const EVENT_DMA_FAULT: u32 = 15;
 /// `kind`: it goes on under a supervisor that has started again; `value` is how often that has.
 pub const EVENT_ADOPT: u32 = 16;
+/// `kind`: it uses a PCI function that it was given while it ran; `value` is that one, as
+/// [`AddDevice`] names it.
+pub const EVENT_DEVICE_ADD: u32 = 17;
+/// `kind`: a PCI function has left it while it ran, and is free; `value` is that one.
+pub const EVENT_DEVICE_REMOVE: u32 = 18;
 
 /// An event's name, as shown to people.
 #[must_use]
@@ -757,6 +763,8 @@ pub const fn event_name(kind: u32) -> &'static str {
         EVENT_UNPAUSE => "unpause",
         EVENT_DMA_FAULT => "dma-fault",
         EVENT_ADOPT => "adopt",
+        EVENT_DEVICE_ADD => "device-add",
+        EVENT_DEVICE_REMOVE => "device-remove",
         _ => "unknown",
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
 use abi::dev::{self, Event};
+use pci::Address;
 use serde::Serialize;
 use zerocopy::FromBytes;
 
@@ -55,6 +56,9 @@ struct Shown<'a> {
     /// Times that devices of it were refused memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     faults: Option<u64>,
+    /// Address of the PCI function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<String>,
     /// Number of events that are not kept any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     missed: Option<u64>,
@@ -97,6 +101,10 @@ impl<'a> Shown<'a> {
                 faults: value,
                 ..shown
             },
+            dev::EVENT_DEVICE_ADD | dev::EVENT_DEVICE_REMOVE => Self {
+                device: Some(Address::from_number(event.value as u32).to_string()),
+                ..shown
+            },
             dev::EVENT_LOST => Self {
                 event: shown.event,
                 missed: value,
@@ -127,6 +135,7 @@ impl<'a> Shown<'a> {
             self.health.map(String::from),
             self.exit_code.map(|code| format!("status {code}")),
             self.faults.map(|count| format!("{count} so far")),
+            self.device.clone(),
         ];
         for detail in details.into_iter().flatten() {
             line += &format!(" ({detail})");
@@ -289,6 +298,15 @@ mod tests {
             lines(&two_instances(), &options),
             [r#"{"sequence":6,"time":6.0,"event":"exit","name":"two","id":2,"exit_code":3}"#]
         );
+        let mut added: Event = dev::zeroed();
+        (added.kind, added.value) = (dev::EVENT_DEVICE_ADD, 0x0308);
+        let shown = Shown::new(&added);
+        let json = serde_json::to_value(&shown).unwrap();
+        assert_eq!(
+            (&json["event"], &json["device"]),
+            (&"device-add".into(), &"0000:03:01.0".into())
+        );
+        assert!(shown.line().contains("(0000:03:01.0)"));
         let mut lost: Event = dev::zeroed();
         (lost.kind, lost.value) = (dev::EVENT_LOST, 7);
         let shown = Shown::new(&lost);

@@ -171,6 +171,8 @@ pub struct Settled {
     /// A function that the instance has let go of, or has refused: the caller is to stop it, and
     /// then to say so ([`Partition::end_of_function`]).
     pub leaves: Option<Leaving>,
+    /// Number of a function that the instance uses from here on.
+    pub came: Option<u32>,
 }
 
 /// Rule by which an instance gets more CPUs, and its number.
@@ -534,6 +536,7 @@ impl Partition {
                     refused: Some((refusal, memory)),
                     freed: None,
                     leaves,
+                    came: None,
                 })
             }
         }
@@ -594,6 +597,7 @@ impl Partition {
             refused: None,
             freed,
             leaves,
+            came: function.and_then(FunctionChange::came),
         })
     }
 }

@@ -24,6 +24,16 @@ pub(super) enum FunctionChange {
     Leaves(u32),
 }
 
+impl FunctionChange {
+    /// Number of the function that comes by the change.
+    pub(super) fn came(self) -> Option<u32> {
+        match self {
+            Self::Comes(number) => Some(number),
+            Self::Leaves(_) => None,
+        }
+    }
+}
+
 /// Function that an instance does not use any more.
 #[derive(Clone)]
 pub struct Leaving {

@@ -359,7 +359,12 @@ impl Instance {
             // Its end has been told already.
             _ if record.status.state != dev::STATE_RUNNING => record.resizing.pending = None,
             Some(refusal) => self.note_refusal(&mut record, epoch, refusal),
-            None => self.end_change(&mut record, epoch),
+            None if is_stopped => {
+                self.end_device_change(&mut record, dev::EVENT_DEVICE_REMOVE, number.into());
+            }
+            None => {
+                self.end_device_change(&mut record, dev::EVENT_REFUSE, epoch);
+            }
         }
     }
 

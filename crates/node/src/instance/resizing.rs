@@ -238,6 +238,9 @@ impl Instance {
                     record.status.mem = partition.memory_bytes();
                     record.status.cpus = partition.cpu_count();
                 }
+                if let Some(function) = settled.came {
+                    return self.end_device_change(record, dev::EVENT_DEVICE_ADD, function.into());
+                }
                 let Some(memory) = settled.freed else {
                     return self.end_change(record, settled.epoch);
                 };
@@ -305,6 +308,13 @@ impl Instance {
             self.label(),
             record.status.cpus
         );
+        self.state_changed.notify();
+    }
+
+    /// A change by which a function came or left is over, as the event says.
+    pub(super) fn end_device_change(&self, record: &mut InstanceState, kind: u32, value: u64) {
+        record.resizing.pending = None;
+        self.tell(kind, value);
         self.state_changed.notify();
     }
 }
