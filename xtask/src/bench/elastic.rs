@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Arguments, System, document};
+use crate::qemu::Iommu;
 use crate::vm::{Addition, Kernel, Machine};
 use crate::{build, paths};
 
@@ -23,7 +24,7 @@ const COUNTED_REPETITIONS: usize = 20;
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// All figures, in the order in which they are shown.
-const METRICS: [Metric; 13] = [
+const METRICS: [Metric; 18] = [
     Metric {
         name: "create_first_user",
         goal: Some(50_000.0),
@@ -72,6 +73,31 @@ const METRICS: [Metric; 13] = [
     Metric {
         name: "hang_to_found",
         goal: Some(100_000.0),
+        papers: "",
+    },
+    Metric {
+        name: "device_in",
+        goal: Some(11_900.0),
+        papers: "Pisces 119 ms",
+    },
+    Metric {
+        name: "device_out",
+        goal: Some(11_900.0),
+        papers: "",
+    },
+    Metric {
+        name: "device_reset",
+        goal: None,
+        papers: "",
+    },
+    Metric {
+        name: "iommu_map_2m",
+        goal: None,
+        papers: "",
+    },
+    Metric {
+        name: "iommu_unmap_2m",
+        goal: None,
         papers: "",
     },
     Metric {
@@ -171,6 +197,29 @@ skerry run --name b --peer a -- messages measure /dev/skerry-peers/a TURNS WAY |
 skerry rm --force a b >/dev/null
 "#;
 
+/// Gives an instance a network card and takes it back; changes its memory without the card and with
+/// it.
+const DEVICE_SCRIPT: &str = r#"
+line() { echo "$1 $(tr -d '\n')"; }
+mkdir -p /tmp/r/bin; cp /bin/busybox /tmp/r/bin/; tar cf /tmp/r.tar -C /tmp/r .
+until dmesg | grep -q 'of free memory scrubbed'; do sleep 0.1; done
+skerry run -d --name i --cpus 1 --mem 64M --rootfs /tmp/r.tar -- /bin/busybox sleep 1000000 >/dev/null
+changes() {
+    n=0; while [ $n -lt TURNS ]; do n=$((n + 1))
+        skerry resize i --mem 576M --json | line in_$1
+        skerry resize i --mem 64M --json | line out_$1
+    done
+}
+n=0; while [ $n -lt TURNS ]; do n=$((n + 1))
+    skerry device add i 01:00.0 --json | line device_in
+    skerry device remove i 01:00.0 --json | line device_out
+done
+changes free
+skerry device add i 01:00.0 >/dev/null || exit 1
+changes confined
+skerry rm --force i >/dev/null
+"#;
+
 /// Switches the last processor and the last memory of Linux off and on.
 const LINUX_SCRIPT: &str = r#"
 blocks() { ls -d /sys/devices/system/memory/memory* | sort -V | tail -n $1 | sed 's|$|/state|'; }
@@ -249,7 +298,74 @@ fn collect(
     super::output_of(&machine)
 }
 
+/// Figures of all that needs no devices, and of devices in a machine of their own.
 fn skerry(arguments: &Arguments, kernel: &Kernel, turns: usize) -> Result<Samples> {
+    let mut samples = instances(arguments, kernel, turns)?;
+    let output = collect(arguments, kernel, "2G", DEVICE_SCRIPT, turns, |machine| {
+        machine.append += " pci.hide=01:00.0";
+        machine.hardware.iommu = Some(Iommu::Intel);
+        machine.hardware.extra = [
+            "-device",
+            "pcie-root-port,id=port1,chassis=1,slot=1,addr=0x10",
+            "-netdev",
+            "user,id=net",
+            "-device",
+            "virtio-net-pci,netdev=net,romfile=,iommu_platform=on,bus=port1",
+        ]
+        .map(OsString::from)
+        .to_vec();
+    })?;
+    samples.append(&mut device_samples(&output)?);
+    Ok(samples)
+}
+
+/// Units of 2 MiB by which `DEVICE_SCRIPT` changes memory.
+const UNITS: f64 = 256.0;
+
+/// Reads what the tool told of devices, and of memory without and with one.
+fn device_samples(output: &str) -> Result<Samples> {
+    let mut samples = Samples::new();
+    let mut memory = Samples::new();
+    for line in output.lines() {
+        let (word, json) = line.split_once(' ').unwrap_or((line, ""));
+        let told: Value =
+            serde_json::from_str(json).with_context(|| format!("the machine printed {line:?}"))?;
+        let number = |field: &str| {
+            told[field]
+                .as_f64()
+                .with_context(|| format!("no {field} in {line:?}"))
+        };
+        let took = number("took_us")?;
+        let mut add = |metric: &str, value| {
+            samples.entry(metric.to_owned()).or_default().push(value);
+        };
+        match word {
+            "device_in" => add(word, took - number("reset_us")?),
+            "device_out" => {
+                // The instance's driver has reset it before the supervisor does.
+                let reset = number("reset_us")?;
+                add(word, took - 2.0 * reset);
+                add("device_reset", reset);
+            }
+            _ => {
+                let took = took - number("scrub_us")?;
+                memory.entry(word.to_owned()).or_default().push(took);
+            }
+        }
+    }
+    for (metric, way) in [("iommu_map_2m", "in"), ("iommu_unmap_2m", "out")] {
+        let of = |kind| memory.get(&format!("{way}_{kind}"));
+        let (Some(free), Some(confined)) = (of("free"), of("confined")) else {
+            continue;
+        };
+        let more = |(free, confined)| (confined - free) / UNITS;
+        let differences = free.iter().zip(confined).map(more).collect();
+        samples.insert(metric.to_owned(), differences);
+    }
+    Ok(samples)
+}
+
+fn instances(arguments: &Arguments, kernel: &Kernel, turns: usize) -> Result<Samples> {
     let program = build::bench_programs()?.program("messages");
     let way = if arguments.icount { "counted" } else { "timed" };
     let script = SCRIPT.replace("WAY", way);
@@ -518,6 +634,30 @@ ficm_one_way 1.5
         assert_eq!(one("hang_to_found"), [250_000.0]);
         assert_eq!(one("ficm_one_way"), [1.5]);
         skerry_samples("life nonsense").unwrap_err();
+    }
+
+    #[test]
+    fn resets_are_apart_and_memory_is_compared() {
+        let output = r#"device_in {"took_us": 100010, "reset_us": 100000}
+device_in {"took_us": 20, "reset_us": 0}
+device_out {"took_us": 200030, "reset_us": 100000}
+in_free {"took_us": 256, "scrub_us": 0}
+out_free {"took_us": 300, "scrub_us": 44}
+in_confined {"took_us": 512, "scrub_us": 0}
+out_confined {"took_us": 1112, "scrub_us": 88}
+"#;
+        let samples = device_samples(output).unwrap();
+        let one = |metric: &str| samples[metric].as_slice();
+        assert_eq!(one("device_in"), [10.0, 20.0]);
+        assert_eq!(
+            (one("device_out"), one("device_reset")),
+            (&[30.0][..], &[100_000.0][..])
+        );
+        assert_eq!(
+            (one("iommu_map_2m"), one("iommu_unmap_2m")),
+            (&[1.0][..], &[3.0][..])
+        );
+        device_samples("device_in {}").unwrap_err();
     }
 
     #[test]
