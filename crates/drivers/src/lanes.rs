@@ -9,6 +9,7 @@
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::errno::Errno;
 use arrayvec::ArrayVec;
@@ -17,6 +18,7 @@ use task::{Condvar, Deadline, Mutex, MutexGuard};
 use virtqueue::Address;
 use vm::Page;
 
+use crate::gate::Ends;
 use crate::virtio_parts::Interrupt;
 
 /// A page that a device was told of, for one transfer.
@@ -170,6 +172,17 @@ pub trait Hardware: Send + Sync {
         queues: &mut [&mut Self::Queue],
         ended: &mut dyn FnMut(Ended),
     ) -> Result<(), Stuck>;
+
+    /// Resets the device for good: everything that was in flight has `ended`, and nothing can be
+    /// offered any more.
+    ///
+    /// # Errors
+    /// [`Stuck`].
+    fn end(
+        &self,
+        queues: &mut [&mut Self::Queue],
+        ended: &mut dyn FnMut(Ended),
+    ) -> Result<(), Stuck>;
 }
 
 /// A request that is under way: in how many parts, and how those ended that did.
@@ -229,6 +242,16 @@ pub struct Lanes<H: Hardware, I> {
     lanes: Vec<Lane<H::Queue, I>>,
     /// Held by who resets the device.
     resetting: Mutex<()>,
+    /// Flag: the device leaves, and nobody waits for what it does.
+    leaves: AtomicBool,
+}
+
+/// Requests that are under way fail, once the device was reset; it does not come back.
+impl<H: Hardware, I: Interrupt> Ends for Lanes<H, I> {
+    fn end(&self) {
+        self.leaves.store(true, Ordering::Release);
+        self.reset(Reason::Leaves);
+    }
 }
 
 /// Has all requests of a batch fail, as those of a device that has left.
@@ -247,6 +270,8 @@ enum Reason {
     Asked,
     /// Somebody else wants it.
     Wanted,
+    /// The device leaves.
+    Leaves,
 }
 
 impl From<Broken> for Reason {
@@ -282,6 +307,7 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
             hardware,
             lanes,
             resetting: Mutex::new(()),
+            leaves: AtomicBool::new(false),
         })
     }
 
@@ -516,6 +542,10 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
     /// Looks at the requests that are under way, and notes those that were at the last look, too.
     fn look(&self, lane: &Lane<H::Queue, I>, state: &mut State<H::Queue>) -> Result<(), Reason> {
         state.next_look = Deadline::after_ns(LOOK_NS);
+        if self.leaves.load(Ordering::Acquire) {
+            // It did not stop when it was to.
+            return Err(Reason::Leaves);
+        }
         if self.hardware.needs_reset() {
             return Err(Reason::Asked);
         }
@@ -549,6 +579,7 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
                 (Reason::Broken, Some(rule)) => log::error!("{name}: {rule}: reset"),
                 (Reason::Asked, _) if !self.hardware.needs_reset() => return,
                 (Reason::Asked, _) => log::error!("{name}: it asks for a reset"),
+                (Reason::Leaves, _) => log::info!("{name}: reset, as it leaves"),
                 (Reason::Wanted, _) => log::info!("{name}: reset, as was asked for"),
             }
             let mut queues = ArrayVec::<&mut H::Queue, MAX_LANES>::new();
@@ -565,7 +596,10 @@ impl<H: Hardware, I: Interrupt> Lanes<H, I> {
                 let (tickets, over) = &mut tickets[usize::from(ended.tag.lane)];
                 end(tickets, over, &ended);
             };
-            let result = self.hardware.recover(&mut queues, &mut ended);
+            let result = match self.leaves.load(Ordering::Acquire) {
+                true => self.hardware.end(&mut queues, &mut ended),
+                false => self.hardware.recover(&mut queues, &mut ended),
+            };
             for ticket in tickets.into_iter().flat_map(|(tickets, _)| tickets) {
                 ticket.looks = 0;
             }

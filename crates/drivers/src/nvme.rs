@@ -70,8 +70,8 @@ impl<P: Parts> Attached<P> {
 
 /// Requests of disks fail with `EIO` from then on, those of programs with `ENODEV`.
 impl<P: Parts> Close for Attached<P> {
-    fn close(&self) {
-        self.lanes.close();
+    fn close(&self, at_once: bool) {
+        self.lanes.close(at_once);
     }
 }
 
@@ -350,6 +350,23 @@ impl<P: Parts> Hardware for Device<P> {
         let mut admin = self.admin.lock();
         let over = |completion| note(ended(completion));
         let result = (self.controller).recover(&mut admin, &self.namespaces, queues, over);
+        self.stopped(result)
+    }
+
+    fn end(
+        &self,
+        queues: &mut [&mut DiskQueue<P>],
+        note: &mut dyn FnMut(Ended),
+    ) -> Result<(), Stuck> {
+        let mut admin = self.admin.lock();
+        let over = |completion| note(ended(completion));
+        self.stopped(self.controller.end(&mut admin, queues, over))
+    }
+}
+
+impl<P: Parts> Device<P> {
+    /// Says what went wrong with a reset, and whether the controller has stopped.
+    fn stopped(&self, result: Result<(), StartError>) -> Result<(), Stuck> {
         let Err(error) = result else {
             return Ok(());
         };

@@ -101,7 +101,7 @@ impl Started for StartedController {
         for (name, id) in &self.nodes {
             devfs::unregister(name, *id);
         }
-        self.gate.close();
+        self.gate.close(force);
         Ok(())
     }
 }

@@ -301,6 +301,22 @@ impl<P: DiskParts> Hardware for Device<P> {
         let result = self
             .disk
             .recover(queues, |completion| note(ended(completion)));
+        self.stopped(result)
+    }
+
+    fn end(
+        &self,
+        queues: &mut [&mut DiskQueue<P>],
+        note: &mut dyn FnMut(Ended),
+    ) -> Result<(), Stuck> {
+        let over = |completion| note(ended(completion));
+        self.stopped(self.disk.end(queues, over))
+    }
+}
+
+impl<P: DiskParts> Device<P> {
+    /// Says what went wrong with a reset, and whether the disk has stopped.
+    fn stopped(&self, result: Result<(), StartError>) -> Result<(), Stuck> {
         let Err(error) = result else {
             return Ok(());
         };

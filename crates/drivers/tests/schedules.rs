@@ -145,6 +145,10 @@ impl Hardware for Driver {
     fn recover(&self, _: &mut [&mut usize], _: &mut dyn FnMut(Ended)) -> Result<(), Stuck> {
         Ok(())
     }
+
+    fn end(&self, _: &mut [&mut usize], _: &mut dyn FnMut(Ended)) -> Result<(), Stuck> {
+        Ok(())
+    }
 }
 
 struct Disk(Lanes<Driver, Line>);

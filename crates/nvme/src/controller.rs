@@ -324,15 +324,7 @@ impl<F: Function> Controller<F> {
         mut ended: impl FnMut(Completion<V>),
     ) -> Result<(), StartError> {
         let way = self.way();
-        way.stop()?;
-        for queue in &mut *queues {
-            let queue = queue.borrow_mut();
-            // What it completed in a queue in which it broke no rule is over.
-            while let Ok(Some(completion)) = queue.take() {
-                ended(completion);
-            }
-            queue.take_back();
-        }
+        self.stop(queues, &mut ended)?;
         let back = self.bring_back(admin, namespaces, queues).inspect_err(|_| {
             // It has stopped, and shall not begin halfway.
             let _ = way.stop();
@@ -348,6 +340,43 @@ impl<F: Function> Controller<F> {
             }
         }
         back
+    }
+
+    /// Resets a controller that nobody is to use any more: everything that is in flight ends with
+    /// [`Failure::Gone`], and so does what comes. `queues` are all of its queues.
+    ///
+    /// # Errors
+    /// If it did not stop: then nothing has ended. This may be tried again.
+    pub fn end<M: Memory, V>(
+        &self,
+        admin: &mut Admin<M>,
+        queues: &mut [impl BorrowMut<Queue<M, V>>],
+        mut ended: impl FnMut(Completion<V>),
+    ) -> Result<(), StartError> {
+        self.stop(queues, &mut ended)?;
+        admin.give_up();
+        for queue in queues {
+            queue.borrow_mut().give_up(&mut ended);
+        }
+        Ok(())
+    }
+
+    /// Resets the controller, and takes back what is in flight.
+    fn stop<M: Memory, V>(
+        &self,
+        queues: &mut [impl BorrowMut<Queue<M, V>>],
+        mut ended: impl FnMut(Completion<V>),
+    ) -> Result<(), StartError> {
+        self.way().stop()?;
+        for queue in queues {
+            let queue = queue.borrow_mut();
+            // What it completed in a queue in which it broke no rule is over.
+            while let Ok(Some(completion)) = queue.take() {
+                ended(completion);
+            }
+            queue.take_back();
+        }
+        Ok(())
     }
 
     fn bring_back<M: Memory, V>(

@@ -14,6 +14,7 @@ use virtqueue::Words;
 use virtqueue::{Areas, DeviceQueue, Features, Left, Memory, Setup, Status, Transport};
 
 use super::*;
+use crate::gate::Ends;
 use crate::test_memory::{self, CPU, LentPage, Liar, Shared, filled, first_byte};
 use crate::virtio_parts::Interrupt;
 
@@ -79,6 +80,10 @@ struct Ways {
     deaf: AtomicUsize,
     /// The device does not accept features any more.
     is_other: AtomicBool,
+    /// The device does nothing that it is asked.
+    is_mute: AtomicBool,
+    /// Notifications after which it did nothing.
+    unheard: AtomicUsize,
 }
 
 struct Inner {
@@ -98,6 +103,10 @@ struct Device {
 impl Device {
     /// Does what is in a queue, and interrupts if the driver wants that.
     fn serve(&self, number: u16) {
+        if self.ways.is_mute.load(Ordering::Relaxed) {
+            self.ways.unheard.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let mut inner = self.inner.lock().unwrap();
         let Inner { queues, server, .. } = &mut *inner;
         let Some(Some((queue, setup))) = queues.get_mut(usize::from(number)) else {
@@ -360,6 +369,54 @@ fn a_device_that_does_not_come_back_ends_everything() {
         assert_eq!(outcome, Err(Errno::EIO));
     }
     assert_eq!(pages[0].refs(), 1, "the page was given back");
+}
+
+#[test]
+fn a_device_that_never_answers_can_leave() {
+    for deaf in [0, 1] {
+        let machine = Machine::new();
+        let Ways { is_mute, .. } = &machine.device.ways;
+        is_mute.store(true, Ordering::Relaxed);
+        // More than fit into the device's queue, so that some wait for room.
+        let readers: Vec<_> = (0..3)
+            .map(|n| {
+                let disk = machine.disk().clone();
+                std::thread::spawn(move || {
+                    CPU.set(n);
+                    let pages = filled(8, 1);
+                    let read = |offset| {
+                        let len = 4096;
+                        let pages = &pages[..1];
+                        Request::new(Wanted::Read(Transfer { offset, len, pages }))
+                    };
+                    let mut batch: [_; 8] = std::array::from_fn(|n| read(n as u64 * 4096));
+                    disk.submit(&mut batch);
+                    let failed = batch.iter().all(|one| one.outcome == Err(Errno::EIO));
+                    drop(batch);
+                    (failed, pages[0].refs())
+                })
+            })
+            .collect();
+        let lanes = machine.disk().lanes.get().unwrap();
+        while machine.device.ways.unheard.load(Ordering::Relaxed) < 2 {
+            std::thread::yield_now();
+        }
+        machine.device.ways.deaf.store(deaf, Ordering::Relaxed);
+        machine.disk().gate().close(true);
+        // One that did not stop is asked again when somebody looks: here at once.
+        for _ in 0..deaf {
+            lanes.end();
+        }
+        is_mute.store(false, Ordering::Relaxed);
+        for reader in readers {
+            assert_eq!(reader.join().unwrap(), (true, 1));
+        }
+        let outcome = machine.disk().execute(Wanted::Flush);
+        assert_eq!(outcome, Err(Errno::EIO));
+        // A reset that somebody asked for before does not bring it back.
+        lanes.renew();
+        assert!(machine.device.inner.lock().unwrap().queues.is_empty());
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ struct StartedDisk {
 impl Started for StartedDisk {
     fn end(&mut self, force: bool) -> Result<(), Refusal> {
         Disk::remove(&self.names, force).map_err(refusal_of)?;
-        self.gate.close();
+        self.gate.close(force);
         Ok(())
     }
 }

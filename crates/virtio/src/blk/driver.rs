@@ -197,16 +197,8 @@ impl<T: Transport> Disk<T> {
         queues: &mut [impl BorrowMut<Queue<M, V>>],
         mut ended: impl FnMut(Completion<V>),
     ) -> Result<(), StartError> {
-        self.transport.reset()?;
-        let mut back = Ok(());
-        for queue in &mut *queues {
-            let taken = queue
-                .borrow_mut()
-                .take_back()
-                .map_err(|_| SetupError::Unreachable);
-            back = back.and(taken.map_err(StartError::from));
-        }
-        let back = back
+        let back = self
+            .stop(queues)?
             .and_then(|()| self.bring_back(queues))
             .inspect_err(|_| {
                 // It has stopped, and shall not begin halfway.
@@ -225,6 +217,43 @@ impl<T: Transport> Disk<T> {
             }
         }
         back
+    }
+
+    /// Resets a disk that nobody is to use any more: everything that is in flight ends with
+    /// [`Failure::Gone`](super::Failure::Gone), and so does what comes. `queues` are all that the
+    /// disk has.
+    ///
+    /// # Errors
+    /// If it did not stop: then nothing has ended. This may be tried again.
+    pub fn end<M: Memory, V>(
+        &self,
+        queues: &mut [impl BorrowMut<Queue<M, V>>],
+        mut ended: impl FnMut(Completion<V>),
+    ) -> Result<(), StartError> {
+        // Queues that cannot be used again need not be.
+        let _ = self.stop(queues)?;
+        for queue in queues {
+            queue.borrow_mut().give_up(&mut ended);
+        }
+        Ok(())
+    }
+
+    /// Resets the disk, and takes back what is in flight; says whether the queues can be used
+    /// again.
+    fn stop<M: Memory, V>(
+        &self,
+        queues: &mut [impl BorrowMut<Queue<M, V>>],
+    ) -> Result<Result<(), StartError>, StartError> {
+        self.transport.reset()?;
+        let mut back = Ok(());
+        for queue in queues {
+            let taken = queue
+                .borrow_mut()
+                .take_back()
+                .map_err(|_| SetupError::Unreachable);
+            back = back.and(taken.map_err(StartError::from));
+        }
+        Ok(back)
     }
 
     fn bring_back<M: Memory, V>(

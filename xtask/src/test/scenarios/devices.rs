@@ -22,6 +22,8 @@ const CHANGES: &str = include_str!("../../../../tests/cases/device-changes.cases
 
 /// Has the supervisor's drivers leave functions alone, and one reset not be believed.
 const COMMAND_LINE: &str = "fault=unreset pci.hide=01:00.0,02:00.0,04:00.0,0000:00:18.0";
+/// Has a disk take minutes for as many MiB as a program reads at a time.
+const SLOW: &str = ",throttling.bps-total=65536";
 /// Rounds in which an instance ends while it writes.
 const ROUNDS: usize = 8;
 
@@ -127,14 +129,14 @@ fn changes_of(setting: &Setting, is_confined: bool) -> Result<Vec<Check>> {
     let tree = directory.join("tree");
     fs::create_dir(&tree)?;
     fs::write(tree.join("greeting"), "hello from the host\n")?;
-    let (given, other) = (directory.join("given"), directory.join("other"));
-    for image in [&given, &other] {
+    let [given, other, slow] = ["given", "other", "slow"].map(|name| directory.join(name));
+    for image in [&given, &other, &slow] {
         fs::write(image, vec![0; 32 << 20])?;
     }
     images::mke2fs(&given, &[], &tree)?;
     let mut machine = setting.machine(if is_confined { "confined" } else { "free" });
     machine.timeout = Some(Duration::from_secs(300));
-    machine.append = "pci.hide=01:00.0,02:00.0,03:00.0".into();
+    machine.append = "pci.hide=01:00.0,02:00.0,03:00.0,04:00.0".into();
     let hardware = &mut machine.hardware;
     hardware.iommu = is_confined.then_some(Iommu::Intel);
     drive(hardware, "given", &given);
@@ -148,6 +150,9 @@ fn changes_of(setting: &Setting, is_confined: bool) -> Result<Vec<Check>> {
     let card = format!("virtio-net-pci,netdev=net,romfile={platform}");
     behind_port(hardware, 2, &card);
     behind_port(hardware, 3, "nvme,serial=other,drive=other");
+    let throttled = format!("if=none,id=slow,format=raw,file={}{SLOW}", slow.display());
+    add(hardware, &["-drive", &throttled]);
+    behind_port(hardware, 4, &format!("virtio-blk-pci,drive=slow{platform}"));
     let (unsafe_dma, available, dry) = match is_confined {
         true => ("", "yes", "a"),
         false => (
