@@ -3,10 +3,14 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// The ones' complement sum of 16-bit words, under way.
+///
+/// Words are added as the processor has them, 64 bits at once with the carry added again: of words
+/// with their bytes swapped the sum is the same with its bytes swapped, and a wider sum folds into
+/// the same 16 bits (RFC 1071, section 2).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Checksum {
     sum: u64,
-    /// An odd number of bytes was added: the next one is the low half of its word.
+    /// An odd number of bytes was added: the next one is the second of its word.
     odd: bool,
 }
 
@@ -19,13 +23,11 @@ impl Checksum {
         protocol: u8,
         length: usize,
     ) -> Self {
-        let halves = |address: Ipv4Addr| {
-            let address = u64::from(u32::from(address));
-            (address >> 16) + (address & 0xffff)
-        };
-        let rest = u64::from(protocol) + u64::from(length as u16);
+        let address = |address: Ipv4Addr| u64::from(u32::from_le_bytes(address.octets()));
+        let protocol = u64::from(u16::from_le_bytes([0, protocol]));
+        let length = u64::from((length as u16).swap_bytes());
         Self {
-            sum: halves(source) + halves(destination) + rest,
+            sum: address(source) + address(destination) + protocol + length,
             odd: false,
         }
     }
@@ -47,58 +49,67 @@ impl Checksum {
     }
 
     /// Adds bytes that follow those before.
+    #[inline]
     pub fn add(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        if self.odd
-            && let [low, more @ ..] = rest
-        {
-            self.sum += u64::from(*low);
-            self.odd = false;
-            rest = more;
-        }
-        let (many, rest) = rest.as_chunks::<8>();
-        self.sum += sum_of_many(many);
-        let (words, last) = rest.as_chunks::<2>();
-        for word in words {
-            self.sum += u64::from(u16::from_be_bytes(*word));
-        }
-        if let [high] = last {
-            self.sum += u64::from(*high) << 8;
-            self.odd = true;
-        }
+        let part = sum_of(bytes);
+        // Behind an odd number each byte has the other half of its word.
+        let part = part.rotate_left(if self.odd { 8 } else { 0 });
+        self.sum = with_carry(self.sum, part);
+        self.odd ^= bytes.len() % 2 == 1;
     }
 
     /// The checksum: 0 for bytes that hold a right one.
     #[must_use]
     pub fn finish(self) -> u16 {
-        let mut sum = self.sum;
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        !(sum as u16)
+        !fold(self.sum).swap_bytes()
     }
 }
 
-/// The sum of words, four at once, in two instructions: carries are counted in the upper half. Of
-/// words with their bytes swapped it is the same with its bytes swapped (RFC 1071, section 2), so
-/// they are taken as the processor has them.
-fn sum_of_many(many: &[[u8; 8]]) -> u64 {
-    let wide = |words: &[u8; 8]| u128::from(u64::from_le_bytes(*words));
-    let (fours, rest) = many.as_chunks::<4>();
-    let mut sum = 0_u128;
-    for [a, b, c, d] in fours {
-        sum += wide(a);
-        sum += wide(b);
-        sum += wide(c);
-        sum += wide(d);
-    }
-    sum += rest.iter().map(wide).sum::<u128>();
-    let (low, carries) = (sum as u64, (sum >> 64) as u64);
-    let mut sum = (low & 0xffff_ffff) + (low >> 32) + carries;
+/// The sum of two, to which the carry is added.
+fn with_carry(a: u64, b: u64) -> u64 {
+    let (sum, carry) = a.overflowing_add(b);
+    // There is room for it: two numbers that carry leave a sum that is not the largest.
+    sum + u64::from(carry)
+}
+
+/// A sum in 16 bits, which are zero only if it is.
+fn fold(sum: u64) -> u16 {
+    let mut sum = (sum & 0xffff_ffff) + (sum >> 32);
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    u64::from((sum as u16).swap_bytes())
+    sum as u16
+}
+
+/// The sum of bytes in words of 64 bits, lowest byte first.
+fn sum_of(bytes: &[u8]) -> u64 {
+    let (mut sum, mut carry) = (0_u64, false);
+    let (lines, rest) = bytes.as_chunks::<64>();
+    for line in lines {
+        // One instruction for each word: the carry of one goes into the next.
+        for word in line.as_chunks::<8>().0 {
+            (sum, carry) = sum.carrying_add(u64::from_le_bytes(*word), carry);
+        }
+    }
+    let (words, rest) = rest.as_chunks::<8>();
+    for word in words {
+        (sum, carry) = sum.carrying_add(u64::from_le_bytes(*word), carry);
+    }
+    // What is left is less than a word: its parts have room in one.
+    let mut last = 0;
+    let (fours, rest) = rest.as_chunks::<4>();
+    if let [four] = fours {
+        last += u64::from(u32::from_le_bytes(*four));
+    }
+    let (twos, rest) = rest.as_chunks::<2>();
+    if let [two] = twos {
+        last += u64::from(u16::from_le_bytes(*two));
+    }
+    if let [first] = rest {
+        last += u64::from(*first);
+    }
+    (sum, carry) = sum.carrying_add(last, carry);
+    with_carry(sum, u64::from(carry))
 }
 
 /// A change of bytes that a checksum covers, by which it is made right without looking at the
@@ -120,12 +131,7 @@ impl ChecksumUpdate {
     /// The checksum after the change.
     #[must_use]
     pub fn apply(self, checksum: u16) -> u16 {
-        let mut sum = Checksum {
-            sum: self.0,
-            odd: false,
-        };
-        sum.add(&(!checksum).to_be_bytes());
-        sum.finish()
+        !fold(self.0 + u64::from(!checksum))
     }
 }
 
@@ -174,11 +180,15 @@ mod tests {
         }
 
         #[test]
-        fn parts_sum_up_to_the_whole(bytes: std::vec::Vec<u8>, cut: u8) {
-            let (first, second) = bytes.split_at(usize::from(cut).min(bytes.len()));
+        fn parts_sum_up_to_the_whole(bytes: std::vec::Vec<u8>, cuts: [u8; 3]) {
             let mut sum = Checksum::default();
-            sum.add(first);
-            sum.add(second);
+            let mut rest = &bytes[..];
+            for cut in cuts {
+                let (part, more) = rest.split_at(usize::from(cut).min(rest.len()));
+                sum.add(part);
+                rest = more;
+            }
+            sum.add(rest);
             proptest::prop_assert_eq!(sum.finish(), checksum(&bytes));
         }
 

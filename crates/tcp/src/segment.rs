@@ -43,6 +43,9 @@ pub const TIMESTAMPS: usize = 12;
 /// Largest shift of the window (RFC 7323, section 2.3).
 pub const LARGEST_SHIFT: u8 = 14;
 
+/// The protocol's number in headers of IP.
+const PROTOCOL: u8 = 6;
+
 const END: u8 = 0;
 const NOP: u8 = 1;
 const MSS: u8 = 2;
@@ -387,15 +390,19 @@ impl<'a> Segment<'a> {
 /// 8.1). Of a segment with its checksum it is zero.
 #[must_use]
 pub fn checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 {
-    let mut sum = Checksum::default();
-    for address in [source, destination] {
-        match address {
-            IpAddr::V4(address) => sum.add(&address.octets()),
-            IpAddr::V6(address) => sum.add(&address.octets()),
+    let wide = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    let length = segment.len();
+    let mut sum = match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            Checksum::pseudo_header(source, destination, PROTOCOL, length)
         }
-    }
-    sum.add(&(segment.len() as u32).to_be_bytes());
-    sum.add(&[0, 6]);
+        (source, destination) => {
+            Checksum::pseudo_header_v6(wide(source), wide(destination), PROTOCOL, length)
+        }
+    };
     sum.add(segment);
     sum.finish()
 }
