@@ -596,8 +596,9 @@ static uint32_t *open_many(int count)
     return next;
 }
 
-/* A segment of one byte for any of so many connections, until it is acknowledged or will be. */
-static void segments(int count)
+/* A segment with so many bytes for any of so many connections, until it is acknowledged or will be; without bytes there is nothing
+   to acknowledge. */
+static void segments(int count, size_t data)
 {
     enum { TIMES = 8 * BURST };
     set_up();
@@ -615,7 +616,8 @@ static void segments(int count)
             for (int m = 0; m < BURST; m++) {
                 chance = chance * 1664525 + 1013904223;
                 const int which = (int)((chance >> 8) % (uint32_t)count);
-                segment(&frames[m], which, 1001 + sent[which]++, next[which], ACK, 1);
+                segment(&frames[m], which, 1001 + sent[which], next[which], ACK, data);
+                sent[which] += (uint32_t)data;
             }
             const uint64_t start = worked();
             for (int m = 0; m < BURST; m++, injected++)
@@ -627,10 +629,13 @@ static void segments(int count)
     })
 }
 
-static void segments_10(void) { segments(10); }
-static void segments_1000(void) { segments(1000); }
-static void segments_10000(void) { segments(10000); }
-static void segments_100000(void) { segments(100000); }
+static void segments_10(void) { segments(10, 1); }
+static void segments_1000(void) { segments(1000, 1); }
+static void segments_10000(void) { segments(10000, 1); }
+static void segments_100000(void) { segments(100000, 1); }
+static void quiet_10(void) { segments(10, 0); }
+static void quiet_1000(void) { segments(1000, 0); }
+static void quiet_100000(void) { segments(100000, 0); }
 
 static uint64_t free_memory(void)
 {
@@ -694,6 +699,9 @@ const struct metric net_metrics[] = {
     {"net-segment-1000", segments_1000},
     {"net-segment-10000", segments_10000},
     {"segment-100000", segments_100000},
+    {"quiet-segment-10", quiet_10},
+    {"quiet-segment-1000", quiet_1000},
+    {"quiet-segment-100000", quiet_100000},
     {"net-connection-bytes", connection_bytes},
     {"net-idle-10000", idle},
     {0},

@@ -298,8 +298,8 @@ fn locks() -> Vec<u8> {
 fn network_locks() -> Vec<u8> {
     let counts = linux::network_host().lock_counts();
     format!(
-        "tables_locked {}\nshards_locked {}\n",
-        counts.tables, counts.shards
+        "tables_locked {}\nshards_locked {}\nsegments_looked_up {}\n",
+        counts.tables, counts.shards, counts.looked_up
     )
     .into_bytes()
 }

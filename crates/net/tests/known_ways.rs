@@ -116,6 +116,25 @@ fn connections_that_are_open_share_no_lock() {
     }
 }
 
+/// The segment that opens a connection tells for whom the others are: none of them is looked up, of
+/// however many connections, until the tables change; then one of each is.
+#[test]
+fn a_segment_of_an_open_connection_is_not_looked_up() {
+    let machines = pair();
+    let all = connections(&machines, 20);
+    let two = &machines[1];
+    let looked_up = || two.host.lock_counts().looked_up;
+    let before = looked_up();
+    all.iter().for_each(|files| round_trip(&machines, files));
+    assert_eq!(looked_up(), before);
+    let other = own(Ipv4Addr::new(10, 0, 0, 77));
+    two.host.add_address(two.index, other, false).unwrap();
+    for _ in 0..3 {
+        all.iter().for_each(|files| round_trip(&machines, files));
+    }
+    assert_eq!(looked_up(), before + 20);
+}
+
 #[test]
 fn a_datagram_by_a_known_way_takes_no_lock() {
     let machines = pair();

@@ -227,6 +227,9 @@ const NETWORK: &[Metric] = &[
     machine("net-idle-10000", How::NetworkIdle, Some(0.0)),
     // By its name alone: to open so many takes minutes.
     machine("segment-100000", How::Network, None),
+    machine("quiet-segment-10", How::Network, None),
+    machine("quiet-segment-1000", How::Network, None),
+    machine("quiet-segment-100000", How::Network, None),
 ];
 
 /// A metric of disks, which is to be this part of Linux' figure.

@@ -76,13 +76,15 @@ pub trait ChangeListener: Send + Sync {
     fn link_removed(&self, interface: &Interface);
 }
 
-/// How often locks of a host were taken since it was made.
+/// How often locks of a host were taken since it was made, and what had to be looked up with them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockCounts {
     /// The lock of interfaces, addresses, routes and neighbours.
     pub tables: u64,
     /// The locks of the shards of the table of connections.
     pub shards: u64,
+    /// Segments of open connections of which the tables were asked for whom they are.
+    pub looked_up: u64,
 }
 
 /// A host with interfaces, and the loop among them.
@@ -348,6 +350,7 @@ impl Host {
         LockCounts {
             tables: self.state.lock().locked,
             shards: self.tcp.shards_locked(),
+            looked_up: self.tcp.looked_up(),
         }
     }
 

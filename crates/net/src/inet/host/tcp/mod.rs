@@ -203,6 +203,8 @@ pub(super) struct TcpLayer {
     table: Table,
     /// Connections that no program has open.
     orphans: AtomicUsize,
+    /// Segments of open connections that were looked up in the host's tables.
+    looked_up: AtomicU64,
     counts: TcpCounts,
 }
 
@@ -216,6 +218,7 @@ impl TcpLayer {
             cookies: SynCookies::new(Secret([c, d])),
             table: Table::new(Secret([e, f])),
             orphans: AtomicUsize::new(0),
+            looked_up: AtomicU64::new(0),
             counts: TcpCounts::default(),
         }
     }
@@ -226,6 +229,10 @@ impl TcpLayer {
 
     pub(super) fn shards_locked(&self) -> u64 {
         self.table.locked()
+    }
+
+    pub(super) fn looked_up(&self) -> u64 {
+        self.looked_up.load(Ordering::Relaxed)
     }
 
     fn set_deadline(&self, number: Option<Number>, due: Nanos) {
@@ -491,6 +498,7 @@ impl Host {
         let place = self.tcp.table.place(&ends);
         let iss = match self.find(place, &ends, &segment) {
             Found::Connection(connection) => {
+                count(&self.tcp.looked_up);
                 if let Some((interface, version)) = seen {
                     connection.admit(version, interface.index);
                 }
@@ -501,11 +509,11 @@ impl Host {
             Found::Nothing => None,
             Found::Follows(iss) => Some(iss),
         };
-        let opens = interface.and_then(|interface| {
+        let opens = seen.and_then(|seen| {
             let listener = stack.tcp_listener(ends.remote, ends.local)?;
-            Some((listener, interface))
+            Some((listener, seen))
         });
-        let Some((listener, interface)) = opens else {
+        let Some((listener, (interface, version))) = opens else {
             if let Some(refusal) = segment.refusal() {
                 self.send_alone(&ends, Path::PLAIN, &refusal);
             }
@@ -519,7 +527,12 @@ impl Host {
             mss: mtu.saturating_sub(headers_to(ends.remote)),
             iss,
         };
-        self.arrive_at_listener(stack, &listener, place, &incoming);
+        let opened = self.arrive_at_listener(stack, &listener, place, &incoming);
+        if let Some(connection) = opened {
+            // What comes next needs not be looked up, of however many connections.
+            connection.admit(version, interface.index);
+            connection.arrive(&arrival);
+        }
     }
 
     /// Finds what a segment is for.
@@ -577,25 +590,23 @@ impl Host {
         listener.ok()
     }
 
-    /// Takes a segment for a listener.
+    /// Takes a segment for a listener. Returns the connection that it is for, if it opens one or
+    /// another thread has opened it: that has not taken the segment yet.
     fn arrive_at_listener(
         &self,
         stack: &InetStack,
         socket: &TcpListener,
         place: EndsHash,
         incoming: &Incoming<'_>,
-    ) {
-        let Some(terms) = socket.terms() else { return };
-        let Some(listener) = self.wire_listener(socket, &terms) else {
-            return;
-        };
+    ) -> Option<Arc<WireConnection>> {
+        let terms = socket.terms()?;
+        let listener = self.wire_listener(socket, &terms)?;
         let sysctls = &stack.core.sysctls;
         let now = self.now();
         let mut inner = listener.inner.lock();
         // The connection may have been opened since it was looked for.
         if let Some(connection) = self.tcp.table.open(place, &incoming.ends) {
-            drop(inner);
-            return connection.arrive(&incoming.arrival);
+            return Some(connection);
         }
         let room = terms.receive_buffer;
         let config = ListenConfig {
@@ -644,9 +655,7 @@ impl Host {
         if let Reaction::Answer(header) = reaction {
             self.send_alone(&incoming.ends, path, &header);
         }
-        if let Some(connection) = child {
-            connection.arrive(&incoming.arrival);
-        }
+        child
     }
 
     /// Makes the connection of a handshake, with its socket, which waits to be accepted. Without
