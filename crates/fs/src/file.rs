@@ -548,6 +548,11 @@ impl File {
         self.read_some(buf)
     }
 
+    /// Tells who watches the file of a read that was done otherwise than by [`Self::read`].
+    pub fn note_read(&self, result: &Result<usize>) {
+        self.notify_transfer(result, sys::IN_ACCESS);
+    }
+
     /// Reads without waiting, as [`Self::read`], if the file is open for reading, and what there is
     /// to read is not taken from anybody by that; `None` if not. `buf` is not empty.
     #[inline(always)]

@@ -21,7 +21,7 @@ use uapi::user_addr::UserAddr;
 use crate::process::rlimit::write_limit;
 use crate::process::signal_broken_pipe;
 use crate::socket::send_recv::{
-    kind_of, probe, signals_broken_pipe, write_message, write_to_socket,
+    kind_of, probe, receive_for_read, signals_broken_pipe, write_message, write_to_socket,
 };
 use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
@@ -140,6 +140,9 @@ fn read_iov(file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult 
         && let Some(first) = buffers.iter().find(|buffer| buffer.len > 0)
     {
         probe(file, first.addr)?;
+        if wanted > STACK_BUFFER_LEN && offset.is_none() {
+            return read_stream(file, buffers, wanted);
+        }
     }
     let (mut small, mut large) = ([0; STACK_BUFFER_LEN], Vec::new());
     let buf = bounce_buffer(wanted, &mut small, &mut large);
@@ -165,6 +168,17 @@ fn read_iov(file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult 
             return Ok(done);
         }
     }
+}
+
+/// Reads from a stream socket what there is, by a buffer that is not larger: however much is asked
+/// for, a read costs what it brings.
+fn read_stream(file: &File, buffers: &[UserBuf], wanted: usize) -> SysResult {
+    let data = receive_for_read(file, wanted.min(BOUNCE_BUFFER_LEN))?;
+    let delivered = copy_out(buffers, 0, &data);
+    if delivered == 0 && !data.is_empty() {
+        return Err(Errno::EFAULT);
+    }
+    Ok(delivered)
 }
 
 /// Writes the caller's buffers, at `offset` or (`None`) at the file position.

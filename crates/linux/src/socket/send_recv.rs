@@ -870,6 +870,20 @@ pub(crate) fn kind_of(file: &File) -> Option<SocketType> {
     of_file(file).ok().map(|socket| socket.ops().socket_type())
 }
 
+/// Receives from a socket as `read(2)` does: at most `limit` bytes, and no more than there are.
+///
+/// # Errors
+/// Those of `read(2)`.
+pub(crate) fn receive_for_read(file: &File, limit: usize) -> Result<Vec<u8>, Errno> {
+    let socket = of_file(file)?;
+    let wait = socket.receive_wait(file.is_nonblocking());
+    let (data, _) = socket
+        .ops()
+        .receive_to_vec(limit, MsgFlags::empty(), wait)?;
+    file.note_read(&Ok(data.len()));
+    Ok(data)
+}
+
 /// Whether a broken pipe of this file is told by a signal too: not of sockets that keep messages
 /// apart.
 pub(crate) fn signals_broken_pipe(file: &File) -> bool {

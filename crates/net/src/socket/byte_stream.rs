@@ -109,6 +109,15 @@ impl ByteStream {
         self.release(buf.len());
     }
 
+    /// Takes the first bytes out, to the end of a list that has room for them.
+    fn move_front(&mut self, to: &mut Vec<u8>, count: usize) {
+        let (front, back) = self.bytes.as_slices();
+        let first = front.len().min(count);
+        to.extend_from_slice(&front[..first]);
+        to.extend_from_slice(&back[..count - first]);
+        self.release(count);
+    }
+
     /// Drops the first bytes, which there must be.
     fn release(&mut self, bytes: usize) {
         if bytes == self.bytes.len() {
@@ -596,6 +605,28 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         })
     }
 
+    /// Takes bytes that came with nothing else, `limit` at most, into memory that need not be
+    /// cleared before. `None`: there is more to it, or they are fewer than the receiver wants.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn take_plain(&self, limit: usize, flags: MsgFlags) -> Result<Option<Vec<u8>>> {
+        let mut data = fallible::with_capacity(limit)?;
+        let least = self.own.options.receive_low_water().min(limit).max(1);
+        {
+            let mut queue = self.own.queue.lock();
+            let queue = queue.as_mut();
+            let n = queue.bytes.len().min(limit);
+            if n < least || !queue.scm_segments.is_empty() || queue.urgent.is_some() {
+                return Ok(None);
+            }
+            queue.move_front(&mut data, n);
+        }
+        self.own.options.advance_peek_offset(data.len(), flags);
+        self.peer.notify_write_space();
+        Ok(Some(data))
+    }
+
     /// Receives as [`ConnectedStream::receive`] into memory of its own: at most `limit` bytes, and
     /// no more than there are.
     ///
@@ -628,11 +659,25 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                     .bytes
                     .len()
                     .saturating_sub(self.own.options.peek_skip(flags));
-                (bytes > 0 || is_over).then_some(Ok(bytes.max(1)))
+                // One who wants so many at once waits for them below.
+                let least = self.own.options.receive_low_water().min(WAITALL_CHUNK);
+                (bytes > 0 || is_over).then_some(Ok(bytes.max(least).max(1)))
             };
             wait.wait_on(&self.own.readable, any)?
         };
-        let mut data = fallible::zeroed(size.min(limit))?;
+        let size = size.min(limit);
+        if senders == Senders::Any
+            && !flags.intersects(MsgFlags::PEEK | MsgFlags::WAITALL)
+            && let Some(data) = self.take_plain(size, flags)?
+        {
+            let got = ReceivedMessage {
+                copied: data.len(),
+                message_len: data.len(),
+                ..ReceivedMessage::default()
+            };
+            return Ok((data, got));
+        }
+        let mut data = fallible::zeroed(size)?;
         let got = self.receive(&mut data, flags, senders, wait)?;
         data.truncate(got.copied);
         Ok((data, got))
@@ -672,6 +717,63 @@ mod tests {
         assert_eq!((stream.charged_bytes, stream.has_urgent()), (0, false));
         stream.append(b"g").unwrap();
         assert_eq!((peek(&stream, 0), stream.read_offset), (b"g".to_vec(), 6));
+    }
+
+    /// Bytes that are received into memory of its own are those that a buffer would have had: whole
+    /// or in part, from both ends of a queue that goes around, not beyond an urgent byte, and not
+    /// before as many are there as the receiver wants.
+    #[test]
+    fn memory_of_its_own_gets_what_a_buffer_gets() {
+        const NOW: WaitPolicy = WaitPolicy {
+            nonblocking: true,
+            timeout_ns: 0,
+        };
+        let options = Arc::new(SocketOptions::new(CoreStack::for_tests()));
+        let [own, peer] = [(), ()].map(|()| Endpoint::<ByteStream>::new(options.clone()));
+        let [sender, receiver] =
+            [(&peer, &own), (&own, &peer)].map(|(own, peer)| ConnectedStream {
+                own,
+                peer,
+                send_limit: 1 << 20,
+            });
+        let receive = |limit| {
+            let got = receiver.receive_to_vec(limit, MsgFlags::empty(), Senders::Any, NOW);
+            got.map(|(data, got)| {
+                assert_eq!((got.copied, got.message_len), (data.len(), data.len()));
+                data
+            })
+        };
+        let (mut sent, mut received) = (0_u8, 0_u8);
+        for round in 0..200_usize {
+            let bytes: Vec<u8> = (0..round % 70 + 1)
+                .map(|n| sent.wrapping_add(n as u8))
+                .collect();
+            sent = sent.wrapping_add(bytes.len() as u8);
+            assert_eq!(sender.send_fast(&bytes), Some(bytes.len()));
+            for byte in receive(round % 50 + 20).unwrap() {
+                assert_eq!(byte, received);
+                received = received.wrapping_add(1);
+            }
+        }
+        while let Ok(rest) = receive(1000) {
+            received = received.wrapping_add(rest.len() as u8);
+        }
+        assert_eq!(received, sent);
+        assert_eq!(own.queue.lock().charged_bytes, 0);
+        sender.send_fast(b"ab").unwrap();
+        own.queue.lock().mark_urgent(false);
+        sender.send_fast(b"cd").unwrap();
+        assert_eq!(receive(100), Ok(b"a".to_vec()));
+        assert_eq!(receive(100), Ok(b"cd".to_vec()));
+        let least = linux_raw_sys::net::SO_RCVLOWAT;
+        options.set_int_option(least, 3, false).unwrap();
+        sender.send_fast(b"ef").unwrap();
+        assert_eq!(
+            receive(100),
+            Ok(b"ef".to_vec()),
+            "all there is, without waiting"
+        );
+        assert_eq!(receive(100), Err(Errno::EAGAIN));
     }
 
     #[test]
