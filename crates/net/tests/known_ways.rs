@@ -117,7 +117,8 @@ fn connections_that_are_open_share_no_lock() {
 }
 
 /// The segment that opens a connection tells for whom the others are: none of them is looked up, of
-/// however many connections, until the tables change; then one of each is.
+/// however many connections, whatever becomes of routes and neighbours, until an address changes;
+/// then one of each is.
 #[test]
 fn a_segment_of_an_open_connection_is_not_looked_up() {
     let machines = pair();
@@ -126,6 +127,29 @@ fn a_segment_of_an_open_connection_is_not_looked_up() {
     let looked_up = || two.host.lock_counts().looked_up;
     let before = looked_up();
     all.iter().for_each(|files| round_trip(&machines, files));
+    assert_eq!(looked_up(), before);
+    let elsewhere = Ipv4Addr::new(10, 0, 0, 99);
+    let key = Key {
+        interface: two.index,
+        address: elsewhere.into(),
+    };
+    let route = Route {
+        destination: Prefix::of(Ipv4Addr::new(10, 50, 0, 0), 16).unwrap(),
+        kind: Kind::Unicast,
+        interface: two.index,
+        gateway: Some(elsewhere),
+        source: None,
+        metric: 0,
+        protocol: 4,
+        scope: 0,
+    };
+    two.host.add_route(route, Insert::Exclusive).unwrap();
+    for hardware in [[9; 6], [8; 6]] {
+        let host = &two.host;
+        host.set_neighbour(key, hardware, State::Permanent, (true, false))
+            .unwrap();
+        all.iter().for_each(|files| round_trip(&machines, files));
+    }
     assert_eq!(looked_up(), before);
     let other = own(Ipv4Addr::new(10, 0, 0, 77));
     two.host.add_address(two.index, other, false).unwrap();

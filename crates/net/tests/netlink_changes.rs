@@ -200,6 +200,56 @@ fn a_host_is_configured_as_ip_does_it() {
     assert_eq!((shown.flags & 1, &*shown.name), (0, "lan0"));
 }
 
+/// A second address of a network is a secondary one: it has a label, brings no route, and goes with
+/// the first; and a card's interface stays.
+#[test]
+fn further_addresses_have_labels_and_follow_the_first() {
+    let machine = machine();
+    machine.link(1, 1, &[]);
+    let labelled = |kind: u16, last: u8, label: &[u8]| {
+        let fixed = [&[2, 24, 0, 0][..], &machine.index.to_ne_bytes()].concat();
+        let body = [
+            fixed,
+            attribute(2, &[10, 0, 0, last]),
+            attribute(3, &[label, &[0]].concat()),
+        ];
+        machine.ask(kind, CREATE | EXCL, &body.concat())
+    };
+    // Labels and flags of the addresses, and the number of routes.
+    let seen = || {
+        let shown = machine.host.interface(machine.index).unwrap();
+        let all = shown.addresses.iter();
+        let all = all.map(|known| (known.label.map(|label| label.to_string()), known.life.flags));
+        (
+            all.collect::<Vec<_>>(),
+            machine.host.routes().unwrap().len(),
+        )
+    };
+    const PERMANENT: u32 = 0x80;
+    const SECONDARY: u32 = 0x81;
+    assert_eq!(labelled(20, 1, b"eth0"), 0);
+    assert_eq!(labelled(20, 2, b"eth0:1"), 0);
+    let label = Some("eth0:1".to_string());
+    assert_eq!(
+        seen(),
+        (vec![(None, PERMANENT), (label, SECONDARY)], 1),
+        "one route, by the first"
+    );
+    assert_eq!(labelled(20, 3, b"a/b"), Errno::EINVAL.raw());
+    assert_eq!(labelled(21, 2, b"eth0:2"), Errno::EADDRNOTAVAIL.raw());
+    machine.link(0, 1, &[]);
+    assert_eq!(machine.link(0, 0, &attribute(3, b"lan0\0")), 0);
+    let label = Some("lan0:1".to_string());
+    assert_eq!(seen().0[1], (label, SECONDARY), "it follows the name");
+    machine.link(1, 1, &[]);
+    assert_eq!(seen().1, 1, "up again, still one");
+    assert_eq!(labelled(21, 1, b"lan0"), 0);
+    assert_eq!(seen(), (vec![], 0));
+    let words = [0, machine.index, 0, 0].map(u32::to_ne_bytes).concat();
+    assert_eq!(machine.ask(17, 0, &words), Errno::EOPNOTSUPP.raw());
+    assert!(machine.host.interface(machine.index).is_some());
+}
+
 #[test]
 fn groups_hear_of_changes_and_of_nothing_else() {
     let machine = machine();

@@ -37,7 +37,7 @@ pub(super) struct Whole<'a> {
     header_bytes: &'a [u8],
     pub(super) payload: &'a [u8],
     pub(super) class: Class,
-    /// The version of the tables that have said so; 0: none that will be again.
+    /// The version of the interfaces that have said so; 0: none that will be again.
     version: u64,
 }
 
@@ -46,9 +46,9 @@ pub(super) struct Arrived<'a> {
     pub(super) interface: &'a Interface,
     /// For whom its frame is (`PACKET_*`).
     pub(super) packet_type: u8,
-    /// The version of the tables before anything was looked up for it.
-    pub(super) version: u64,
-    /// The interfaces as they were then or later.
+    /// The interfaces as they were before anything was looked up for it, or later. Whether a packet
+    /// is for this host hangs on them only, where nothing is translated: not on routes and
+    /// neighbours, which change all the time.
     pub(super) view: &'a View,
 }
 
@@ -198,7 +198,7 @@ impl Host {
             header_bytes: packet.header_bytes,
             payload: packet.payload,
             class,
-            version: arrived.version,
+            version: arrived.view.version(),
         };
         let payload;
         if was_fragments {

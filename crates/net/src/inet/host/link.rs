@@ -88,7 +88,10 @@ pub(super) struct KnownInterface {
 }
 
 /// The interfaces as they were at some moment, in the order of their numbers.
-pub(super) struct View(Vec<KnownInterface>);
+pub(super) struct View {
+    interfaces: Vec<KnownInterface>,
+    version: u64,
+}
 
 impl View {
     /// The interfaces as they are.
@@ -105,17 +108,27 @@ impl View {
             };
             fallible::push(&mut all, seen)?;
         }
-        Ok(Self(all))
+        Ok(Self {
+            interfaces: all,
+            version: registry.version(),
+        })
     }
 
     /// For whom a packet of IPv4 with this destination is.
     pub(super) fn class(&self, to: Ipv4Addr) -> Class {
-        let up = self.0.iter().filter(|seen| seen.is_up);
+        let up = self.interfaces.iter().filter(|seen| seen.is_up);
         Class::of(to, up.map(|seen| &seen.shown))
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&KnownInterface> {
-        let at = self.0.binary_search_by_key(&index, |seen| seen.shown.index);
-        at.ok().map(|at| &self.0[at])
+        let all = &self.interfaces;
+        let at = all.binary_search_by_key(&index, |seen| seen.shown.index);
+        at.ok().map(|at| &all[at])
+    }
+
+    /// A number that is another whenever an interface or an address of one may have changed; never
+    /// 0 where there is an interface.
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 }

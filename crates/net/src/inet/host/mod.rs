@@ -241,7 +241,6 @@ impl Host {
             return;
         };
         // Before the tables are looked at in any way.
-        let version = self.version.load(Ordering::Acquire);
         let view = self.view();
         let Some(view) = view.as_deref() else { return };
         let Some(seen) = view.get(index) else {
@@ -268,7 +267,6 @@ impl Host {
         let arrived = Arrived {
             interface,
             packet_type,
-            version,
             view,
         };
         match frame::protocol(frame, interface) {

@@ -38,7 +38,7 @@ pub(in crate::inet::host) struct WireConnection {
     ends: Ends,
     buffers: TcpBuffers,
     inner: Mutex<Inner>,
-    /// The version of the host's tables by which segments are for this host, and the interface
+    /// The version of the host's interfaces by which segments are for this host, and the interface
     /// that they come by.
     admitted: AtomicU64,
     this: Weak<Self>,
@@ -131,8 +131,8 @@ impl Buffers for SocketBuffers<'_> {
     }
 }
 
-/// A version of the host's tables and an interface in one number. Interfaces that have the same 24
-/// bits are 16 million apart, each of which has changed the version.
+/// A version of the host's interfaces and one of them in one number. Interfaces that have the same
+/// 24 bits are 16 million apart, each of which has changed the version.
 fn admission(version: u64, interface: u32) -> u64 {
     version << 24 | u64::from(interface & 0xff_ffff)
 }
@@ -224,7 +224,7 @@ impl WireConnection {
         self.buffers.end(engine)
     }
 
-    /// A segment that has come by an interface is for this host, by tables of a version; 0: by
+    /// A segment that has come by an interface is for this host, by interfaces of a version; 0: by
     /// none.
     pub(super) fn admit(&self, version: u64, interface: u32) {
         let admitted = admission(version, interface);
@@ -233,8 +233,8 @@ impl WireConnection {
         }
     }
 
-    /// Whether segments that come by an interface are for this host by tables of a version, as far
-    /// as [`Self::admit`] has told.
+    /// Whether segments that come by an interface are for this host by interfaces of a version, as
+    /// far as [`Self::admit`] has told.
     pub(super) fn is_admitted(&self, version: u64, interface: u32) -> bool {
         version != 0 && self.admitted.load(Ordering::Relaxed) == admission(version, interface)
     }

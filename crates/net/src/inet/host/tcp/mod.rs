@@ -443,8 +443,8 @@ impl Host {
         };
         let table = &self.tcp.table;
         let connection = table.open(table.place(&ends), &ends);
-        let Some(connection) = connection.filter(|one| one.is_admitted(arrived.version, index))
-        else {
+        let version = arrived.view.version();
+        let Some(connection) = connection.filter(|one| one.is_admitted(version, index)) else {
             return false;
         };
         if let Some(segment) = self.verify_segment(source, destination, bytes) {
@@ -473,8 +473,8 @@ impl Host {
     }
 
     /// Takes a segment that has come in, in a packet for this host: by an interface, and by which
-    /// version of the tables. One by no interface has other ends than it came with, and opens no
-    /// connection.
+    /// version of the interfaces. One by no interface has other ends than it came with, and opens
+    /// no connection.
     pub(super) fn receive_tcp(
         &self,
         stack: &InetStack,

@@ -39,7 +39,7 @@ struct Whole<'a> {
     head: &'a [u8],
     payload: &'a [u8],
     class: Class,
-    /// The version of the tables that have said so.
+    /// The version of the interfaces that have said so.
     version: u64,
     has_router_alert: bool,
 }
@@ -127,7 +127,7 @@ impl Host {
             head: packet.head,
             payload: packet.payload,
             class,
-            version: arrived.version,
+            version: arrived.view.version(),
             has_router_alert: packet.has_router_alert,
         };
         let Ok(fragment) = Fragment::of_v6(&packet, index) else {
