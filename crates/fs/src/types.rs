@@ -91,10 +91,16 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
+    /// The wall clock's time.
+    #[must_use]
+    pub fn now() -> Self {
+        Self::from_ns(wall_ns())
+    }
+
     /// The wall clock's time, in whole units of [`TIME_UNIT_NS`], as files get it: who writes to
     /// one again and again does not change its times each time.
     #[must_use]
-    pub fn now() -> Self {
+    pub fn coarse_now() -> Self {
         let ns = wall_ns();
         Self::from_ns(ns - ns % TIME_UNIT_NS)
     }
@@ -195,7 +201,7 @@ impl Metadata {
     /// Metadata of a generated file: owned by root, one link, no size, times of now.
     #[must_use]
     pub fn generated(dev: u64, ino: u64, kind: FileType, mode: u32) -> Self {
-        let now = Timestamp::now();
+        let now = Timestamp::coarse_now();
         Self {
             dev,
             ino,
@@ -272,7 +278,7 @@ impl SetAttr {
         *gid = self.gid.unwrap_or(*gid);
         *atime = self.atime.unwrap_or(*atime);
         *mtime = self.mtime.unwrap_or(*mtime);
-        *ctime = Timestamp::now();
+        *ctime = Timestamp::coarse_now();
     }
 
     /// Makes the change to metadata that are kept as a whole.

@@ -427,7 +427,7 @@ impl InodeState {
     /// After a change of the contents. Times that are the same in whole units are not new: who
     /// writes over a file and syncs it, many times in one unit, changes the inode once.
     pub(super) fn touch_modified(&self) {
-        let now = Timestamp::now();
+        let now = Timestamp::coarse_now();
         self.touch(|[_, mtime, ctime]| {
             let are_new = (**mtime, **ctime) != (now, now);
             (**mtime, **ctime) = (now, now);

@@ -178,7 +178,7 @@ impl Ext4Fs {
             read_only,
             cache_blocks,
             transaction_blocks: cache_blocks / 2,
-            clock: || Timestamp::now().into(),
+            clock: || Timestamp::coarse_now().into(),
             generation: random,
         };
         let ext4 = Ext4::mount(device.clone(), settings).map_err(|error| {

@@ -259,7 +259,7 @@ impl Inode for Ext4Inode {
     }
 
     fn touch_atime(&self, always: bool) {
-        let now = Timestamp::now();
+        let now = Timestamp::coarse_now();
         if self.file_attributes().contains(FileAttributes::NOATIME) {
             return;
         }

@@ -102,7 +102,7 @@ pub fn set_times(path: &Path, atime: TimeUpdate, mtime: TimeUpdate, cred: &Cred)
     }
     let time = |t| match t {
         TimeUpdate::Omit => None,
-        TimeUpdate::Now => Some(Timestamp::now()),
+        TimeUpdate::Now => Some(Timestamp::coarse_now()),
         TimeUpdate::At(t) => Some(t),
     };
     path.inode().set_attr(&SetAttr {

@@ -285,7 +285,7 @@ impl Inode for RamInode {
     }
 
     fn touch_atime(&self, always: bool) {
-        let now = Timestamp::now();
+        let now = Timestamp::coarse_now();
         let mut attr = self.attr.lock();
         if attr.attributes.contains(FileAttributes::NOATIME) {
             return;
@@ -434,7 +434,7 @@ impl Inode for RamInode {
     fn set_attributes(&self, new: FileAttributes) -> Result<()> {
         let mut attr = self.attr.lock();
         attr.attributes = new;
-        attr.ctime = Timestamp::now();
+        attr.ctime = Timestamp::coarse_now();
         self.publish_mode(&attr);
         Ok(())
     }
@@ -470,14 +470,14 @@ impl Inode for RamInode {
         }
         let value = fallible::copy_of(value).map_err(|_| Errno::ENOSPC)?;
         attr.xattrs.insert(name.into(), value.into());
-        attr.ctime = Timestamp::now();
+        attr.ctime = Timestamp::coarse_now();
         Ok(())
     }
 
     fn remove_xattr(&self, name: &[u8]) -> Result<()> {
         let mut attr = self.attr.lock();
         attr.xattrs.remove(name).ok_or(Errno::ENODATA)?;
-        attr.ctime = Timestamp::now();
+        attr.ctime = Timestamp::coarse_now();
         Ok(())
     }
 
@@ -523,7 +523,7 @@ impl Inode for RamInode {
                 (_, None) => return Ok(()),
             },
         }
-        attr.ctime = Timestamp::now();
+        attr.ctime = Timestamp::coarse_now();
         self.publish_mode(&attr);
         drop(attr);
         drop(old);

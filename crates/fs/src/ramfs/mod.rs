@@ -343,7 +343,7 @@ enum SealedChange {
 
 impl RamInode {
     fn new(shared: &Arc<RamFsInfo>, new: &NewInode<'_>) -> Arc<Self> {
-        let now = Timestamp::now();
+        let now = Timestamp::coarse_now();
         let body = match new.kind {
             NewInodeKind::Regular => InodeData::Regular(Contents::new(shared.clone())),
             NewInodeKind::Directory => InodeData::Directory(Mutex::default()),
@@ -439,7 +439,7 @@ impl RamInode {
     }
 
     fn changed_names(&self) {
-        let now = Timestamp::now();
+        let now = Timestamp::coarse_now();
         let mut attr = self.attr.lock();
         attr.mtime = now;
         attr.ctime = now;
@@ -448,12 +448,12 @@ impl RamInode {
     fn add_links(&self, delta: i32) {
         let mut attr = self.attr.lock();
         attr.nlink = attr.nlink.saturating_add_signed(delta);
-        attr.ctime = Timestamp::now();
+        attr.ctime = Timestamp::coarse_now();
     }
 
     /// After a change of the contents by a mapping, which leaves set-id bits and capabilities.
     fn touch_mtime(&self) {
-        let now = Timestamp::now();
+        let now = Timestamp::coarse_now();
         let mut attr = self.attr.lock();
         attr.mtime = now;
         attr.ctime = now;
@@ -462,7 +462,7 @@ impl RamInode {
     /// After a change of the contents. A write takes set-id bits, unless the writer keeps them, and
     /// capabilities away.
     fn modified(&self) {
-        let now = Timestamp::now();
+        let now = Timestamp::coarse_now();
         let mut attr = self.attr.lock();
         attr.mtime = now;
         attr.ctime = now;

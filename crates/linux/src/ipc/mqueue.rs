@@ -105,7 +105,7 @@ impl FileOps for Descriptor {
             .unwrap_or_default();
         let n = rest.len().min(buf.len());
         buf[..n].copy_from_slice(&rest[..n]);
-        self.0.metadata.lock().atime = Timestamp::now();
+        self.0.metadata.lock().atime = Timestamp::coarse_now();
         Ok(n)
     }
 
