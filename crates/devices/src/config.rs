@@ -74,7 +74,7 @@ pub(crate) static LEFT: WaitQueue = WaitQueue::new();
 /// State of a function when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// As the firmware, or who had it of a kernel before this one, has left it.
+    /// A state that is not known: the firmware, or a kernel before this one, has left it so.
     Unknown,
     /// Reset, with the proof of that, since somebody had it.
     Reset,

@@ -15,6 +15,8 @@ use fs::block::{Disk, SECTOR_SIZE, disks};
 use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr, StaticDir};
 use fs::{FileType, Inode, LinkTarget, Result};
 
+use super::made::attr;
+
 /// Directory of all disks, from the top.
 const DISKS: &str = "devices/virtual/block";
 /// Numbers of the files here, by the disk's number and the place in its directory.
@@ -55,16 +57,6 @@ enum Naming {
 fn ino(disk: &Disk, file: u64) -> u64 {
     let id = disk.id();
     FIRST_INO + (u64::from(id.major) << 20 | u64::from(id.minor)) * FILES + file
-}
-
-fn attr(dev: u64, ino: u64, mode: u32) -> PseudoAttr {
-    PseudoAttr {
-        dev,
-        ino,
-        mode,
-        uid: 0,
-        gid: 0,
-    }
 }
 
 /// Directory of a disk or partition, from the top.

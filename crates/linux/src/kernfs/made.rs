@@ -87,7 +87,8 @@ struct Made {
     make: Make,
 }
 
-fn attr(dev: u64, ino: u64, mode: u32) -> PseudoAttr {
+/// Attributes of root's file of a mode.
+pub(super) fn attr(dev: u64, ino: u64, mode: u32) -> PseudoAttr {
     PseudoAttr {
         dev,
         ino,

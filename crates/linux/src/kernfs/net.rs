@@ -12,6 +12,7 @@ use abi::errno::Errno;
 use fs::Result;
 use fs::pseudo::StaticDir;
 use linux_raw_sys::general::CAP_NET_ADMIN;
+use linux_raw_sys::net::net_device_flags;
 use net::DeviceDetails;
 use net::inet::Host;
 use net::socket::{Interface, InterfaceChange, Interfaces, OperState, TunDetails};
@@ -23,8 +24,8 @@ use crate::state::namespaces;
 const NUMBERS: TreeNumbers = TreeNumbers::from(1 << 58);
 /// Flags that programs may set, of which the file of flags tells (Linux `dev->flags`).
 const SET_FLAGS: u32 = 0xffff & !(IFF_RUNNING | IFF_LOWER_UP);
-const IFF_RUNNING: u32 = 0x40;
-const IFF_LOWER_UP: u32 = 0x1_0000;
+const IFF_RUNNING: u32 = net_device_flags::IFF_RUNNING as u32;
+const IFF_LOWER_UP: u32 = net_device_flags::IFF_LOWER_UP as u32;
 
 /// Adds the directories.
 pub(super) fn add(root: &Arc<StaticDir>, dev: u64) {

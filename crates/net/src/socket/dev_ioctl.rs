@@ -59,6 +59,14 @@ const SET_REQUESTS: [u32; 9] = [
     nr::SIOCSIFTXQLEN,
 ];
 
+/// The address in a `struct sockaddr`, if it is one of IPv4.
+pub(super) fn decode_sockaddr_in(sockaddr: &[u8]) -> Option<Ipv4Addr> {
+    match Address::decode(sockaddr) {
+        Ok(Address::Inet(SocketAddr::V4(address))) => Some(*address.ip()),
+        _ => None,
+    }
+}
+
 /// `struct sockaddr_in`.
 pub(super) fn encode_sockaddr_in(ip: impl Into<Ipv4Addr>) -> Vec<u8> {
     Address::Inet(SocketAddr::new(IpAddr::V4(ip.into()), 0)).encode()
@@ -94,7 +102,7 @@ fn set(stack: &CoreStack, command: u32, interface: &Interface, asked: &IfReq) ->
     }
     let label = asked.name()?;
     let address = |change: fn(Ipv4Addr) -> AddressChange| {
-        let change = change(sockaddr_in(asked).ok_or(Errno::EINVAL)?);
+        let change = change(decode_sockaddr_in(&asked.value()[..16]).ok_or(Errno::EINVAL)?);
         Ok::<_, Errno>(InterfaceChange::Address { label, change })
     };
     let change = match command {
@@ -122,14 +130,6 @@ fn set(stack: &CoreStack, command: u32, interface: &Interface, asked: &IfReq) ->
     stack.change_interface(interface.index, &change).map(|()| 0)
 }
 
-/// The address of IPv4 in a request.
-fn sockaddr_in(asked: &IfReq) -> Option<Ipv4Addr> {
-    match Address::decode(&asked.value()[..16]) {
-        Ok(Address::Inet(SocketAddr::V4(address))) => Some(*address.ip()),
-        _ => None,
-    }
-}
-
 /// Whether a request changes nothing.
 ///
 /// # Errors
@@ -144,8 +144,12 @@ fn is_unchanged(command: u32, interface: &Interface, asked: &IfReq) -> Result<bo
         }
         nr::SIOCSIFFLAGS => (asked.flags() ^ interface.flags) & CHANGEABLE == 0,
         nr::SIOCSIFMTU => asked.word() == interface.mtu,
-        nr::SIOCSIFADDR => known().is_ok_and(|(ip, _)| sockaddr_in(asked) == Some(ip)),
-        nr::SIOCSIFNETMASK => sockaddr_in(asked) == Some(netmask(known()?.1.prefix_len).into()),
+        nr::SIOCSIFADDR => {
+            known().is_ok_and(|(ip, _)| decode_sockaddr_in(&asked.value()[..16]) == Some(ip))
+        }
+        nr::SIOCSIFNETMASK => {
+            decode_sockaddr_in(&asked.value()[..16]) == Some(netmask(known()?.1.prefix_len).into())
+        }
         _ => false,
     })
 }

@@ -126,7 +126,7 @@ pub(super) fn ioctl(
     let mut answer = Answer::default();
     answer.word(command);
     match command {
-        GDRVINFO => driver(&device, &mut answer)?,
+        GDRVINFO => driver(interface, &device, &mut answer)?,
         GLINK => {
             let is_up = interface.has_flag(IFF_RUNNING) && interface.has_flag(IFF_LOWER_UP);
             answer.word(is_up.into());
@@ -207,9 +207,9 @@ fn fixed_words(command: u32) -> usize {
 }
 
 /// `struct ethtool_drvinfo`.
-fn driver(device: &DeviceDetails, answer: &mut Answer) -> Result<()> {
+fn driver(interface: &Interface, device: &DeviceDetails, answer: &mut Answer) -> Result<()> {
     let driver = device.driver.ok_or(Errno::EOPNOTSUPP)?;
-    let statistics = device.statistics.len() + device.ring.map_or(0, |_| QUEUE_STATISTICS.len());
+    let statistics = statistics(interface, device).len();
     answer
         .text(driver)
         .text(env!("CARGO_PKG_VERSION"))

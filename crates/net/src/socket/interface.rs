@@ -343,7 +343,7 @@ pub enum InterfaceChange<'a> {
     Address {
         /// The label: the interface's name, or one that begins so (`eth0:1`).
         label: &'a str,
-        /// Its change.
+        /// The change of that address.
         change: AddressChange,
     },
 }

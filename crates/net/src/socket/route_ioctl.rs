@@ -1,6 +1,6 @@
 //! `ioctl(2)`s about routes and neighbours of IPv4 (`route(8)`, `arp(7)`).
 
-use core::net::{Ipv4Addr, SocketAddr};
+use core::net::Ipv4Addr;
 
 use abi::errno::Errno;
 use fs::Result;
@@ -8,9 +8,9 @@ use fs::ioctl::IoctlRequest;
 use ip::route::netmask_len;
 use linux_raw_sys::ioctl as nr;
 
-use super::address::Address;
 use super::core_stack::CoreStack;
 use super::credentials::caller_administers_networks;
+use super::dev_ioctl::decode_sockaddr_in;
 use super::if_req::text;
 use super::interface::{ArpEntry, IFNAMSIZ, Interface, RouteRequest};
 
@@ -107,28 +107,20 @@ fn named(stack: &CoreStack, name: &[u8]) -> Result<Option<Interface>> {
     found.map(Some).ok_or(Errno::ENODEV)
 }
 
-/// The address of IPv4 in a `struct sockaddr`, if it is of that family.
-fn ipv4(sockaddr: &[u8; SOCKADDR]) -> Option<Ipv4Addr> {
-    match Address::decode(sockaddr) {
-        Ok(Address::Inet(SocketAddr::V4(address))) => Some(*address.ip()),
-        _ => None,
-    }
-}
-
 /// A route that is to be added or removed (Linux `rtentry_to_fib_config`).
 fn decode_route(
     entry: &RtEntry,
     interface: Option<&Interface>,
     is_new: bool,
 ) -> Result<RouteRequest> {
-    let to = ipv4(field(entry, RT_DST)).ok_or(Errno::EAFNOSUPPORT)?;
+    let to = decode_sockaddr_in(field::<SOCKADDR>(entry, RT_DST)).ok_or(Errno::EAFNOSUPPORT)?;
     let flags = u16::from_ne_bytes(*field(entry, RT_FLAGS));
     let prefix_len = if flags & RTF_HOST != 0 {
         32
     } else {
         let genmask = field::<SOCKADDR>(entry, RT_GENMASK);
         // A mask may come without its family, if it is none.
-        let mask = match ipv4(genmask) {
+        let mask = match decode_sockaddr_in(genmask) {
             Some(mask) => mask,
             None if genmask.iter().all(|&byte| byte == 0) => Ipv4Addr::UNSPECIFIED,
             None => return Err(Errno::EAFNOSUPPORT),
@@ -137,7 +129,8 @@ fn decode_route(
     };
     let metric = i16::from_ne_bytes(*field(entry, RT_METRIC));
     let is_reject = flags & RTF_REJECT != 0;
-    let gateway = ipv4(field(entry, RT_GATEWAY)).filter(|gateway| !gateway.is_unspecified());
+    let gateway = decode_sockaddr_in(field::<SOCKADDR>(entry, RT_GATEWAY))
+        .filter(|gateway| !gateway.is_unspecified());
     if is_new && !is_reject && flags & RTF_GATEWAY != 0 && gateway.is_none() {
         return Err(Errno::EINVAL);
     }
@@ -157,7 +150,7 @@ fn decode_route(
 /// Carries out a request about a neighbour (Linux `arp_ioctl`).
 fn arp(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<()> {
     let mut entry = request.read::<ArpReq>()?;
-    let ip = ipv4(field(&entry, 0)).ok_or(Errno::EPFNOSUPPORT)?;
+    let ip = decode_sockaddr_in(field::<SOCKADDR>(&entry, 0)).ok_or(Errno::EPFNOSUPPORT)?;
     let flags = u32::from_ne_bytes(*field(&entry, ARP_FLAGS));
     if flags & ATF_PUBL == 0 && flags & (ATF_NETMASK | ATF_DONTPUB) != 0 {
         return Err(Errno::EINVAL);
