@@ -82,6 +82,7 @@ pub const NETWORK_TOOLS: &[&str] = &[
     "net-tools",
     "netcat-openbsd",
     "sed",
+    "socat",
     "tcpdump",
     "traceroute",
 ];

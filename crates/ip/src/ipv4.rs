@@ -1,11 +1,14 @@
 //! Packets of IPv4 (RFC 791).
 
 use core::net::Ipv4Addr;
+use core::ops::Deref;
 
 use crate::{Malformed, checksum};
 
 /// Bytes of a header without options.
 pub const HEADER: usize = 20;
+/// Bytes of options that a header has room for.
+pub const MOST_OPTIONS: usize = 40;
 /// Bytes of the longest packet.
 pub const LONGEST: usize = 65_535;
 /// Bytes that every link carries in one piece (RFC 791, section 3.2).
@@ -49,6 +52,21 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
 }
 
+/// The bytes of a header.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderBytes {
+    bytes: [u8; HEADER + MOST_OPTIONS],
+    length: usize,
+}
+
+impl Deref for HeaderBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
 impl Header {
     /// Whether the packet is part of a datagram only.
     #[must_use]
@@ -74,6 +92,21 @@ impl Header {
         let sum = checksum(&bytes);
         bytes[10..12].copy_from_slice(&sum.to_be_bytes());
         bytes
+    }
+
+    /// The header of a packet with so many bytes of payload, with options: ten words at most.
+    #[must_use]
+    pub fn emit_with(&self, options: &[u8], payload: usize) -> HeaderBytes {
+        debug_assert!(options.len().is_multiple_of(4) && options.len() <= MOST_OPTIONS);
+        let length = HEADER + options.len();
+        let mut bytes = [0; HEADER + MOST_OPTIONS];
+        bytes[..HEADER].copy_from_slice(&self.emit(options.len() + payload));
+        bytes[HEADER..length].copy_from_slice(options);
+        bytes[0] = 0x40 | (length / 4) as u8;
+        bytes[10..12].fill(0);
+        let sum = checksum(&bytes[..length]);
+        bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+        HeaderBytes { bytes, length }
     }
 
     /// Reads a header whose checksum and length are of no interest: that of a packet which an ICMP

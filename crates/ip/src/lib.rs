@@ -13,6 +13,7 @@ extern crate std;
 mod address;
 pub mod arp;
 mod checksum;
+pub mod groups;
 pub mod icmp;
 pub mod ipv4;
 pub mod nat;

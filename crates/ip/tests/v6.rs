@@ -2,8 +2,9 @@
 
 use std::net::Ipv6Addr;
 
+use ip::groups::{Groups, MessageOf, Query, Version};
 use ip::v6::discovery::{Advertisement, Message, Solicitation};
-use ip::v6::mld::{self, Query, Record};
+use ip::v6::mld;
 use ip::v6::{self, FragmentField, Header, Packet, Refusal, icmp, next, problem};
 use ip::{Fragment, Reassembled, Reassembly, SECOND};
 use proptest::prelude::*;
@@ -241,19 +242,41 @@ fn errors_quote_and_are_not_about_errors() {
 
 #[test]
 fn reports_and_queries_are_those_of_the_rfc() {
-    let groups = [v6::address::solicited_node(SOURCE)];
-    let report = mld::report(SOURCE, Record::Joined, &groups).unwrap();
+    let group = v6::address::solicited_node(SOURCE);
+    let mut groups = Groups::default();
+    groups.hold(0, group, true).unwrap();
+    groups.hold(0, v6::address::ALL_NODES, true).unwrap();
+    let messages = groups.messages(0, |_| 0);
+    assert_eq!(messages.len(), 1);
+    let (to, report) = mld::message(SOURCE, &messages[0]).unwrap();
     assert_eq!((report[0], &report[6..12]), (143, &[0, 1, 4, 0, 0, 0][..]));
-    assert!(icmp::is_whole(
-        SOURCE,
-        v6::address::ALL_MLD_ROUTERS,
-        &report
-    ));
+    assert_eq!((to, report.len()), (v6::address::ALL_MLD_ROUTERS, 28));
+    assert!(icmp::is_whole(SOURCE, to, &report));
+    // It is told once more.
+    assert_eq!(groups.messages(1, |_| 0), messages);
     let mut query = vec![130, 0, 0, 0, 0x80, 1, 0, 0];
     query.extend_from_slice(&[0; 20]);
     let parsed = Query::parse(&query).unwrap();
     assert_eq!(parsed.within, (0x1001 << 3) * (SECOND / 1000));
-    assert!(Query::parse(&query[..23]).is_err());
+    for length in [23, 25, 27] {
+        assert!(Query::parse(&query[..length]).is_err(), "{length}");
+    }
+    // A router of the first version asks for one group, and is told in its way.
+    query[4..6].copy_from_slice(&100u16.to_be_bytes());
+    let old = Query::parse(&query[..24]).unwrap();
+    assert_eq!((old.version, old.within), (Version::First, SECOND / 10));
+    groups.take_query(0, &old, |_| 3);
+    assert_eq!(groups.messages(2, |_| 0), []);
+    let answers = groups.messages(3, |_| 0);
+    assert_eq!(answers, [MessageOf::Joined(group)]);
+    let (to, report) = mld::message(SOURCE, &answers[0]).unwrap();
+    assert_eq!((to, report[0], report.len()), (group, 131, 24));
+    assert_eq!(mld::group_of(&report), Ok(group));
+    groups.hold(5, group, false).unwrap();
+    let left = groups.messages(5, |_| 0);
+    let (to, done) = mld::message(SOURCE, &left[0]).unwrap();
+    assert_eq!((to, done[0]), (v6::address::ALL_ROUTERS, 132));
+    assert!(icmp::is_whole(SOURCE, to, &done));
 }
 
 proptest! {

@@ -26,6 +26,10 @@ pub mod kind {
     pub const ECHO_REPLY: u8 = 129;
     /// A router asks who is in groups.
     pub const GROUP_QUERY: u8 = 130;
+    /// A host tells that it is in a group: the first version.
+    pub const GROUP_REPORT_V1: u8 = 131;
+    /// A host has left a group: the first version.
+    pub const GROUP_DONE: u8 = 132;
     /// A host asks for routers.
     pub const ROUTER_SOLICITATION: u8 = 133;
     /// A router tells of itself.

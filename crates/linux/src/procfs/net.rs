@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use net::Stack;
-use net::inet::{Family, procfs, procfs_host};
+use net::inet::{Family, procfs, procfs_groups, procfs_host};
 
 use crate::process::namespaces;
 use crate::state::boot_network;
@@ -17,7 +17,7 @@ type Text = fn(&Stack) -> String;
 type List = fn(&Stack) -> Result<String, Errno>;
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let lists: [(&str, List); 15] = [
+    let lists: [(&str, List); 18] = [
         ("unix", |net| net.unix().proc_net_unix()),
         ("packet", |net| net.packet().proc_net_packet()),
         ("tcp", |net| procfs::tcp(net.inet(), Family::V4)),
@@ -33,12 +33,15 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("route", |net| procfs_host::route(net.inet())),
         ("arp", |net| procfs_host::arp(net.inet())),
         ("ipv6_route", |net| procfs_host::ipv6_route(net.inet())),
+        ("igmp", |net| procfs_groups::igmp(net.inet())),
+        ("igmp6", |net| procfs_groups::igmp6(net.inet())),
+        ("dev_mcast", |net| procfs_groups::dev_mcast(net.inet())),
     ];
     for (name, list) in lists {
         let show = move || list(&namespaces::net()).map(String::into_bytes);
         dir.add(name, pseudo::file(PseudoAttr::new(dev, 0o444), show));
     }
-    let texts: [(&str, Text); 10] = [
+    let texts: [(&str, Text); 8] = [
         ("dev", |net| procfs::dev(net.inet())),
         ("if_inet6", |net| procfs::if_inet6(net.inet())),
         ("snmp", |net| procfs::snmp(net.inet())),
@@ -46,8 +49,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("netstat", |net| procfs_host::netstat(net.inet())),
         ("snmp6", |net| procfs_host::snmp6(net.inet())),
         ("sockstat6", |net| procfs_host::sockstat6(net.inet())),
-        ("igmp", |net| procfs_host::igmp(net.inet())),
-        ("igmp6", |net| procfs_host::igmp6(net.inet())),
         ("pnp", |_| boot_network::pnp()),
     ];
     for (name, text) in texts {

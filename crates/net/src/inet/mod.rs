@@ -21,6 +21,7 @@ mod network;
 mod option_table;
 mod options;
 pub mod procfs;
+pub mod procfs_groups;
 pub mod procfs_host;
 mod raw;
 mod stack;

@@ -6,6 +6,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::errno::Errno;
 use fs::Result;
+use ip::groups::{Filter, Mode};
 use linux_raw_sys::net;
 
 use super::inet_socket::InetSocket;
@@ -19,15 +20,6 @@ use crate::socket::Interface;
 const MEMBERSHIP_V4_BYTES: usize = 48;
 const MEMBERSHIP_V6_BYTES: usize = 56;
 
-/// Mode of a membership's source filter (RFC 3376).
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum FilterMode {
-    /// Only packets of the listed sources are received.
-    Include,
-    /// Packets of the listed sources are not received.
-    Exclude,
-}
-
 /// Change of a membership's list of sources.
 #[derive(Clone, Copy)]
 enum SourceChange {
@@ -39,15 +31,30 @@ enum SourceChange {
 pub(super) struct Membership {
     group: IpAddr,
     interface: u32,
-    filter_mode: FilterMode,
+    filter_mode: Mode,
     sources: Vec<IpAddr>,
 }
 
 impl Membership {
+    fn filter(&self) -> Filter<'_> {
+        Filter {
+            mode: self.filter_mode,
+            sources: &self.sources,
+        }
+    }
+
+    /// # Errors
+    /// `ENOMEM`.
+    fn try_clone(&self) -> Result<Self> {
+        let mut sources = fallible::with_capacity(self.sources.len())?;
+        sources.extend_from_slice(&self.sources);
+        Ok(Self { sources, ..*self })
+    }
+
     /// Whether the membership lets in what `from` sends to a group.
     pub(super) fn allows_source(&self, group: IpAddr, from: IpAddr) -> bool {
         let is_listed = self.sources.contains(&from);
-        self.group == group && is_listed == (self.filter_mode == FilterMode::Include)
+        self.group == group && is_listed == (self.filter_mode == Mode::Include)
     }
 }
 
@@ -126,52 +133,115 @@ pub(super) fn set_multicast_option(
         }
         _ => (beside / MEMBERSHIP_V6_BYTES, Errno::ENOMEM),
     };
-    common
-        .options
-        .update_memberships(|groups| match (level, option) {
-            (IP, net::IP_ADD_MEMBERSHIP)
-            | (IPV6, net::IPV6_ADD_MEMBERSHIP)
-            | (_, net::MCAST_JOIN_GROUP) => join_group(groups, &asked, FilterMode::Exclude, limits),
-            (IP, net::IP_DROP_MEMBERSHIP)
-            | (IPV6, net::IPV6_DROP_MEMBERSHIP)
-            | (_, net::MCAST_LEAVE_GROUP) => {
-                groups.remove(find_membership(groups, &asked).ok_or(Errno::EADDRNOTAVAIL)?);
-                Ok(())
+    common.options.update_memberships(|groups| {
+        let before = match find_membership(groups, &asked) {
+            Some(at) => Some(groups[at].try_clone()?),
+            None => None,
+        };
+        let result = change_membership(groups, &asked, level, option, limits, most_sources)
+            .and_then(|()| {
+                let after = find_membership(groups, &asked).map(|at| &groups[at]);
+                let filters = [before.as_ref(), after].map(|one| one.map(Membership::filter));
+                tell_network(stack, &asked, filters)
+            });
+        if result.is_err() {
+            restore(groups, &asked, before);
+        }
+        result
+    })?;
+    if let Some(host) = stack.host() {
+        host.tell_of_groups(asked.interface);
+    }
+    Ok(())
+}
+
+/// Puts a membership back as it was.
+fn restore(groups: &mut Vec<Membership>, asked: &MembershipRequest, before: Option<Membership>) {
+    match (find_membership(groups, asked), before) {
+        (Some(at), Some(before)) => groups[at] = before,
+        (Some(at), None) => drop(groups.swap_remove(at)),
+        // There is room where it was.
+        (None, Some(before)) => groups.extend([before]),
+        (None, None) => {}
+    }
+}
+
+/// Has the network know what a socket wants of a group, before and from now on.
+fn tell_network(
+    stack: &InetStack,
+    asked: &MembershipRequest,
+    [before, after]: [Option<Filter<'_>>; 2],
+) -> Result<()> {
+    let host = stack.host();
+    host.map_or(Ok(()), |host| {
+        host.change_membership(asked.interface, asked.group, before, after)
+    })
+}
+
+/// A socket that was in groups is gone.
+pub(super) fn leave_all(stack: &InetStack, groups: &[Membership]) {
+    let Some(host) = stack.host() else {
+        return;
+    };
+    for one in groups {
+        // To leave takes no memory.
+        let _ = host.change_membership(one.interface, one.group, Some(one.filter()), None);
+        host.tell_of_groups(one.interface);
+    }
+}
+
+fn change_membership(
+    groups: &mut Vec<Membership>,
+    asked: &MembershipRequest,
+    level: u32,
+    option: u32,
+    limits: (usize, Errno),
+    most_sources: usize,
+) -> Result<()> {
+    match (level, option) {
+        (IP, net::IP_ADD_MEMBERSHIP)
+        | (IPV6, net::IPV6_ADD_MEMBERSHIP)
+        | (_, net::MCAST_JOIN_GROUP) => join_group(groups, asked, Mode::Exclude, limits),
+        (IP, net::IP_DROP_MEMBERSHIP)
+        | (IPV6, net::IPV6_DROP_MEMBERSHIP)
+        | (_, net::MCAST_LEAVE_GROUP) => {
+            groups.remove(find_membership(groups, asked).ok_or(Errno::EADDRNOTAVAIL)?);
+            Ok(())
+        }
+        (_, net::IP_ADD_SOURCE_MEMBERSHIP | net::MCAST_JOIN_SOURCE_GROUP) => {
+            if find_membership(groups, asked).is_none() {
+                join_group(groups, asked, Mode::Include, limits)?;
             }
-            (_, net::IP_ADD_SOURCE_MEMBERSHIP | net::MCAST_JOIN_SOURCE_GROUP) => {
-                if find_membership(groups, &asked).is_none() {
-                    join_group(groups, &asked, FilterMode::Include, limits)?;
-                }
-                change_source(
-                    groups,
-                    &asked,
-                    FilterMode::Include,
-                    SourceChange::Add,
-                    most_sources,
-                )
-            }
-            (_, net::IP_DROP_SOURCE_MEMBERSHIP | net::MCAST_LEAVE_SOURCE_GROUP) => change_source(
+            change_source(
                 groups,
-                &asked,
-                FilterMode::Include,
-                SourceChange::Remove,
-                most_sources,
-            ),
-            (_, net::IP_BLOCK_SOURCE | net::MCAST_BLOCK_SOURCE) => change_source(
-                groups,
-                &asked,
-                FilterMode::Exclude,
+                asked,
+                Mode::Include,
                 SourceChange::Add,
                 most_sources,
-            ),
-            _ => change_source(
-                groups,
-                &asked,
-                FilterMode::Exclude,
-                SourceChange::Remove,
-                most_sources,
-            ),
-        })
+            )
+        }
+        (_, net::IP_DROP_SOURCE_MEMBERSHIP | net::MCAST_LEAVE_SOURCE_GROUP) => change_source(
+            groups,
+            asked,
+            Mode::Include,
+            SourceChange::Remove,
+            most_sources,
+        ),
+        (_, net::IP_BLOCK_SOURCE | net::MCAST_BLOCK_SOURCE) => change_source(
+            groups,
+            asked,
+            Mode::Exclude,
+            SourceChange::Add,
+            most_sources,
+        ),
+        _ => change_source(
+            groups,
+            asked,
+            Mode::Exclude,
+            SourceChange::Remove,
+            most_sources,
+        ),
+    }
 }
 
 fn find_membership(groups: &[Membership], asked: &MembershipRequest) -> Option<usize> {
@@ -183,7 +253,7 @@ fn find_membership(groups: &[Membership], asked: &MembershipRequest) -> Option<u
 fn join_group(
     groups: &mut Vec<Membership>,
     asked: &MembershipRequest,
-    filter_mode: FilterMode,
+    filter_mode: Mode,
     (most, beyond): (usize, Errno),
 ) -> Result<()> {
     if find_membership(groups, asked).is_some() {
@@ -208,7 +278,7 @@ fn join_group(
 fn change_source(
     groups: &mut Vec<Membership>,
     asked: &MembershipRequest,
-    filter_mode: FilterMode,
+    filter_mode: Mode,
     change: SourceChange,
     most_sources: usize,
 ) -> Result<()> {
@@ -234,7 +304,7 @@ fn change_source(
         (None, SourceChange::Add) => fallible::push(&mut membership.sources, source)?,
         (Some(known), SourceChange::Remove) => drop(membership.sources.swap_remove(known)),
     }
-    if filter_mode == FilterMode::Include && membership.sources.is_empty() {
+    if filter_mode == Mode::Include && membership.sources.is_empty() {
         groups.swap_remove(at);
     }
     Ok(())
@@ -355,7 +425,7 @@ fn word(value: &[u8], at: usize) -> Result<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::FilterMode::{Exclude, Include};
+    use super::Mode::{Exclude, Include};
     use super::SourceChange::{Add, Remove};
     use super::*;
 

@@ -77,6 +77,12 @@ pub(super) struct InetOptions {
     pub(super) wants_control: AtomicBool,
 }
 
+impl Drop for InetOptions {
+    fn drop(&mut self) {
+        multicast::leave_all(&self.stack, &self.values.get_mut().memberships);
+    }
+}
+
 impl InetOptions {
     pub(super) fn new(stack: Arc<InetStack>) -> Self {
         Self {

@@ -11,7 +11,6 @@ use abi::errno::Errno;
 use fallible::Text;
 use ip::neighbour::State;
 use ip::route::Kind;
-use ip::v6::address::solicited_node;
 
 use super::host::Host;
 use super::inet_socket::Family;
@@ -230,45 +229,4 @@ pub fn ipv6_route(stack: &InetStack) -> Result<String, Errno> {
         }
     }
     Ok(text.into_string())
-}
-
-/// The text of `/proc/net/igmp`: the group of all hosts, which every interface is in.
-#[must_use]
-pub fn igmp(stack: &InetStack) -> String {
-    let mut text = String::from("Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n");
-    for interface in stack.core.interfaces() {
-        let all_hosts = u32::from_ne_bytes([224, 0, 0, 1]);
-        let _ = writeln!(
-            text,
-            "{}\t{:<10}: {:5}      V3",
-            interface.index, interface.name, 1
-        );
-        let _ = writeln!(text, "\t\t\t\t{all_hosts:08X} {:5} 0:00000000\t\t0", 1);
-    }
-    text
-}
-
-/// The text of `/proc/net/igmp6`.
-#[must_use]
-pub fn igmp6(stack: &InetStack) -> String {
-    /// All nodes, of the link and of the interface.
-    const ALL_NODES: [u128; 2] = [0xff02 << 112 | 1, 0xff01 << 112 | 1];
-    let mut text = String::new();
-    for interface in stack.core.interfaces() {
-        let solicited = interface
-            .addresses
-            .iter()
-            .filter_map(|known| match known.ip {
-                IpAddr::V6(ip) if !ip.is_loopback() => Some(u128::from(solicited_node(ip))),
-                _ => None,
-            });
-        for group in solicited.chain(ALL_NODES) {
-            let _ = writeln!(
-                text,
-                "{:<4} {:<15} {group:032x} {:5} {:08X} 0",
-                interface.index, interface.name, 1, 8
-            );
-        }
-    }
-    text
 }

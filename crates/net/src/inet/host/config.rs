@@ -147,6 +147,7 @@ impl HostState {
         } else {
             self.forget_link(index, false, work);
         }
+        self.run_groups(now, index, work);
         self.run_v6(now, index, work);
         self.settle_v6(work);
         Ok(())

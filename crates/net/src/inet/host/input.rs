@@ -5,6 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
+use ip::groups::igmp;
 use ip::ipv4::{self, Header, Packet};
 use ip::nat::Tuple;
 use ip::neighbour::Key;
@@ -346,8 +347,10 @@ impl Host {
         let Ok(data) = fallible::copy_of(packet.payload) else {
             return self.counts.count(Counter::InDiscards);
         };
-        if header.protocol == ICMP {
-            self.counts.receive_icmp(packet.payload);
+        match (header.protocol, interface) {
+            (ICMP, _) => self.counts.receive_icmp(packet.payload),
+            (igmp::PROTOCOL, Some(interface)) => self.receive_igmp(interface.index, packet.payload),
+            _ => {}
         }
         let mut datagram = Datagram {
             from: SocketAddr::new(header.source.into(), 0),

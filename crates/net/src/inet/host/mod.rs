@@ -6,6 +6,7 @@ mod config;
 mod counts;
 mod destinations;
 mod forward;
+mod groups;
 mod ifreq;
 mod input;
 mod link;
@@ -191,6 +192,7 @@ impl Host {
                 && interface.set_carrier(has_carrier)
             {
                 work.tell(Change::Link { index });
+                state.run_groups(now, index, work);
                 state.run_v6(now, index, work);
                 state.settle_v6(work);
             }
@@ -428,6 +430,9 @@ impl Host {
         self.with_state(|state, work| {
             state.neighbours.tick(now);
             state.tick_v6(now, work);
+            if state.groups_due.is_some_and(|due| due <= now) {
+                state.tell_of_groups(now, work);
+            }
             while let Some(expired) = state.reassembly.expire(now) {
                 self.counts.count(Counter::ReasmTimeout);
                 self.counts.count(Counter::ReasmFails);

@@ -6,6 +6,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use abi::errno::Errno;
 use fs::Result;
 use ip::Nanos;
+use ip::groups::igmp;
 use ip::ipv4::{self, Header};
 use ip::neighbour::{Key, Resolution};
 use ip::route::Kind;
@@ -120,11 +121,7 @@ impl HostState {
         };
         let hop = match self.class(to) {
             Class::Broadcast => NextHop::Hardware(ip::EVERYBODY),
-            Class::Multicast => {
-                // RFC 1112, section 6.4: the low 23 bits are those of the group.
-                let [_, b, c, d] = to.octets();
-                NextHop::Hardware([1, 0, 0x5e, b & 0x7f, c, d])
-            }
+            Class::Multicast => NextHop::Hardware(igmp::group_hardware(to)),
             _ => {
                 let gateway = self
                     .routes

@@ -3,11 +3,13 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::net::Ipv4Addr;
 use core::sync::atomic::AtomicUsize;
 
 use abi::errno::Errno;
 use fallible::Text;
 use fs::Result;
+use ip::groups::Groups;
 use linux_raw_sys::net::net_device_flags::{
     IFF_BROADCAST, IFF_LOWER_UP, IFF_MULTICAST, IFF_NOARP, IFF_POINTOPOINT, IFF_RUNNING, IFF_UP,
 };
@@ -33,6 +35,8 @@ pub(super) struct Registered {
     pub(super) card: Arc<LinkDevice>,
     pub(super) max_mtu: u32,
     pub(super) v6: Ipv6Link,
+    /// Groups of IPv4.
+    pub(super) groups: Groups<Ipv4Addr>,
     has_carrier: bool,
 }
 
@@ -129,6 +133,17 @@ impl Registry {
         Ok(&mut self.interfaces[at])
     }
 
+    /// The interface with a number, to be changed in ways that no packet's way hangs on.
+    pub(super) fn get_unseen(&mut self, index: u32) -> Option<&mut Registered> {
+        let at = self.position(index)?;
+        self.nth_unseen(at)
+    }
+
+    /// The interface at a place, as [`Self::get_unseen`].
+    pub(super) fn nth_unseen(&mut self, at: usize) -> Option<&mut Registered> {
+        self.interfaces.get_mut(at)
+    }
+
     fn position(&self, index: u32) -> Option<usize> {
         self.interfaces
             .binary_search_by_key(&index, |known| known.shown.index)
@@ -191,6 +206,7 @@ impl Registry {
             ),
             max_mtu: new.max_mtu,
             v6,
+            groups: Groups::default(),
             has_carrier: new.has_carrier,
         };
         fallible::push(&mut self.interfaces, registered)?;

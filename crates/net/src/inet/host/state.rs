@@ -153,6 +153,8 @@ pub(super) struct HostState {
     pub(super) nat: Nat<FlowHash>,
     pub(super) flow_hash: FlowHash,
     pub(super) v6: Ipv6State,
+    /// When there is something to tell of groups of IPv4.
+    pub(super) groups_due: Option<Nanos>,
     /// Flows that were begun, or tried to be.
     pub(super) flows_begun: u64,
     pub(super) ids: Arc<PacketIds>,
@@ -182,6 +184,7 @@ impl HostState {
             nat: Nat::new(flow_hash.clone(), nat::MOST_FLOWS),
             flow_hash,
             v6: Ipv6State::new(u64::from(word(4)) << 32 | u64::from(word(0)), word(8)),
+            groups_due: None,
             flows_begun: 0,
             ids,
             locked: 0,
@@ -206,6 +209,7 @@ impl HostState {
             self.neighbours.deadline(),
             self.reassembly.deadline(),
             self.v6.deadline(),
+            self.groups_due,
         ];
         due.into_iter().flatten().min()
     }

@@ -45,7 +45,7 @@ pub(super) struct Probe {
 }
 
 /// A random number below `most`.
-pub(super) fn random_below(most: Nanos) -> Nanos {
+pub(in crate::inet::host) fn random_below(most: Nanos) -> Nanos {
     let mut bytes = [0; 8];
     fs::devfs::fill_random(&mut bytes);
     u64::from_ne_bytes(bytes) % most.max(1)
@@ -80,6 +80,7 @@ impl HostState {
         let has_link_address = interface
             .v6_addresses()
             .any(|(address, _)| scope(address) == Scope::Link);
+        self.report_groups(now, index, work);
         if let Some(hardware) = hardware
             && !has_link_address
         {
@@ -94,7 +95,7 @@ impl HostState {
             self.bring_v6_route(index, &known, work);
             // The one that has just come is asked for already.
             if known.life.flags & TENTATIVE != 0 && !self.is_probed(index, known.ip) {
-                self.begin_probe(now, index, known.ip, work);
+                self.begin_probe(now, index, known.ip);
             }
         }
         if hardware.is_none() || self.has_usable_link_address(index) {
@@ -127,8 +128,12 @@ impl HostState {
             return;
         };
         let settings = interface.v6.settings;
+        // Programs stay in the groups that they are in.
+        let mut groups = core::mem::take(&mut interface.v6.groups);
+        groups.let_go();
         interface.v6 = super::Ipv6Link {
             settings,
+            groups,
             ..super::Ipv6Link::default()
         };
         let addresses = Arc::make_mut(&mut interface.shown.addresses);
@@ -245,11 +250,11 @@ impl HostState {
         if is_up {
             self.bring_v6_route(index, &new, work);
         }
-        if known.is_none() && runs && !asks {
-            self.join_group_of(index, ip, work);
+        if known.is_none() {
+            self.join_group_of(now, index, ip, work);
         }
         if probes {
-            self.begin_probe(now, index, new.ip, work);
+            self.begin_probe(now, index, new.ip);
         }
         Ok(())
     }
@@ -261,6 +266,7 @@ impl HostState {
     /// `ENODEV`, `EADDRNOTAVAIL`.
     pub(super) fn remove_v6_address(
         &mut self,
+        now: Nanos,
         index: u32,
         ip: Ipv6Addr,
         prefix_len: Option<u8>,
@@ -283,7 +289,7 @@ impl HostState {
             address: gone,
             removed: true,
         });
-        self.leave_group_of(index, ip, work);
+        self.leave_group_of(now, index, ip, work);
         let is_gone = |route: &route::Route<Ipv6Addr>| {
             !is_needed && Some(*route) == network || route.source == Some(ip)
         };
@@ -292,7 +298,7 @@ impl HostState {
     }
 
     /// Begins to ask whether somebody has an address.
-    fn begin_probe(&mut self, now: Nanos, index: u32, address: IpAddr, work: &mut Work) {
+    fn begin_probe(&mut self, now: Nanos, index: u32, address: IpAddr) {
         let (Ok(interface), IpAddr::V6(address)) = (self.interfaces.get_mut(index), address) else {
             return;
         };
@@ -311,9 +317,7 @@ impl HostState {
         let probes = &mut interface.v6.probes;
         probes.retain(|known| known.address != address);
         // Without memory nobody is asked, and the address stays as it is.
-        if fallible::push(probes, probe).is_ok() {
-            self.join_group_of(index, address, work);
-        }
+        let _ = fallible::push(probes, probe);
     }
 
     /// Asks for the addresses that it is time for, and takes those into use that nobody has.
@@ -347,7 +351,7 @@ impl HostState {
         let clear = |known: &mut InterfaceAddress| known.life.flags &= !TENTATIVE;
         if self.change_v6_address(index, address, clear, work) && scope(address) == Scope::Link {
             // From now on there is an address that reports of groups can come from.
-            self.report_groups(index, ip::v6::mld::Record::Joined, work);
+            self.report_groups(now, index, work);
             self.begin_solicits(now, index);
         }
     }
@@ -399,7 +403,7 @@ impl HostState {
             };
             if life.valid_until.is_some_and(|end| end <= now) {
                 // It is there: it has just been found.
-                let _ = self.remove_v6_address(index, ip, None, work);
+                let _ = self.remove_v6_address(now, index, ip, None, work);
             } else if life.flags & DEPRECATED == 0
                 && life.preferred_until.is_some_and(|end| end <= now)
             {

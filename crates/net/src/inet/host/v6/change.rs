@@ -35,7 +35,7 @@ impl Host {
         prefix_len: Option<u8>,
     ) -> Result<()> {
         check_changeable(index)?;
-        self.with_v6(|_, state, work| state.remove_v6_address(index, ip, prefix_len, work))
+        self.with_v6(|now, state, work| state.remove_v6_address(now, index, ip, prefix_len, work))
     }
 
     /// The time after so many seconds, by the host's clock; none after `u32::MAX`, which is never.

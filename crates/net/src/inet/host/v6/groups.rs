@@ -1,15 +1,35 @@
-//! Telling routers, and switches that listen, of the groups of addresses (RFC 3810).
+//! Groups of IPv6 on links: which the host and its programs are in, and what routers and switches
+//! are told of them (RFC 3810).
 
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 
+use fs::Result;
 use ip::Nanos;
-use ip::v6::address::{ALL_MLD_ROUTERS, Scope, group_hardware, scope, solicited_node};
-use ip::v6::mld::{self, Query, Record};
-use ip::v6::{Header, next};
+use ip::groups::{Filter, OutOfMemory, Query};
+use ip::v6::address::{Scope, group_hardware, scope, solicited_node};
+use ip::v6::icmp::kind;
+use ip::v6::{Header, mld, next};
 
+use super::Ipv6Link;
+use super::addresses::random_below;
+use crate::inet::host::Host;
+use crate::inet::host::groups::GroupEntry;
 use crate::inet::host::registry::Registered;
 use crate::inet::host::state::{HostState, Work};
+
+impl Ipv6Link {
+    /// Implements [`Host::change_membership`].
+    pub(in crate::inet::host) fn change_membership(
+        &mut self,
+        now: Nanos,
+        group: Ipv6Addr,
+        before: Option<Filter<'_>>,
+        after: Option<Filter<'_>>,
+    ) -> core::result::Result<(), OutOfMemory> {
+        self.groups.change(now, group, before, after)
+    }
+}
 
 impl HostState {
     /// The address of the link that messages come from; nobody's if there is none yet.
@@ -22,76 +42,111 @@ impl HostState {
         found.map_or(Ipv6Addr::UNSPECIFIED, |(address, _)| address)
     }
 
-    fn send_report(&mut self, index: u32, record: Record, groups: &[Ipv6Addr], work: &mut Work) {
-        let source = self.link_source(index);
-        let Some(report) = mld::report(source, record, groups) else {
-            return;
-        };
-        let header = Header {
-            traffic_class: 0,
-            flow_label: 0,
-            hop_limit: mld::HOPS,
-            source,
-            destination: ALL_MLD_ROUTERS,
-        };
-        let parts = [&mld::ROUTER_ALERT[..], &report];
-        let to = group_hardware(ALL_MLD_ROUTERS);
-        self.push_v6(index, to, &header, next::HOP_BY_HOP, &parts, work);
-    }
-
     /// The host is in the group of an address from now on.
-    pub(super) fn join_group_of(&mut self, index: u32, address: Ipv6Addr, work: &mut Work) {
-        self.send_report(index, Record::Joined, &[solicited_node(address)], work);
-    }
-
-    /// The host has lost an address: it has left that one's group, unless others are in it, too.
-    pub(super) fn leave_group_of(&mut self, index: u32, address: Ipv6Addr, work: &mut Work) {
-        let group = solicited_node(address);
-        let interface = self.interfaces.get(index);
-        let leaves = interface.is_some_and(|one| one.v6.is_running && !one.is_in_group(group));
-        if leaves {
-            self.send_report(index, Record::Left, &[group], work);
+    pub(super) fn join_group_of(
+        &mut self,
+        now: Nanos,
+        index: u32,
+        address: Ipv6Addr,
+        work: &mut Work,
+    ) {
+        if let Some(interface) = self.interfaces.get_unseen(index) {
+            // Without memory nobody is told, and the address is reached where nobody listens.
+            let _ = interface.v6.groups.hold(now, solicited_node(address), true);
         }
+        self.step_report(now, index, work);
     }
 
-    /// Tells of the groups of all addresses; of those there is no memory for, not.
-    pub(super) fn report_groups(&mut self, index: u32, record: Record, work: &mut Work) {
-        let Some(interface) = self.interfaces.get(index) else {
-            return;
-        };
-        let mut groups: Vec<Ipv6Addr> = Vec::new();
-        for (address, _) in interface.v6_addresses() {
-            let group = solicited_node(address);
-            if !groups.contains(&group) && fallible::push(&mut groups, group).is_err() {
-                break;
+    /// The host has lost an address: it has left that one's group, unless another is in it, too.
+    pub(super) fn leave_group_of(
+        &mut self,
+        now: Nanos,
+        index: u32,
+        address: Ipv6Addr,
+        work: &mut Work,
+    ) {
+        let group = solicited_node(address);
+        if let Some(interface) = self.interfaces.get_unseen(index) {
+            let is_of_group = |(address, _)| solicited_node(address) == group;
+            let is_needed = interface.v6_addresses().any(is_of_group);
+            if !is_needed {
+                // To be in no group takes no memory.
+                let _ = interface.v6.groups.hold(now, group, false);
             }
         }
-        for some in groups.chunks(mld::MOST_GROUPS) {
-            self.send_report(index, record, some, work);
+        self.step_report(now, index, work);
+    }
+
+    /// Tells of all groups.
+    pub(super) fn report_groups(&mut self, now: Nanos, index: u32, work: &mut Work) {
+        if let Some(interface) = self.interfaces.get_unseen(index) {
+            interface.v6.groups.tell_all(now);
+        }
+        self.step_report(now, index, work);
+    }
+
+    /// A router asks for groups, or another host has told of one.
+    pub(super) fn take_group_message(&mut self, now: Nanos, index: u32, message: &[u8]) {
+        let Some(interface) = self.interfaces.get_unseen(index) else {
+            return;
+        };
+        let groups = &mut interface.v6.groups;
+        if message.first() == Some(&kind::GROUP_QUERY) {
+            if let Ok(query) = Query::parse(message) {
+                groups.take_query(now, &query, random_below);
+            }
+        } else if let Ok(group) = mld::group_of(message) {
+            groups.heard_report(now, group);
         }
     }
 
-    /// A router asks for groups: they are told within the time that it says, all of them, whichever
-    /// it asks for.
-    pub(super) fn take_query(&mut self, now: Nanos, index: u32, query: &Query) {
-        let Ok(interface) = self.interfaces.get_mut(index) else {
+    /// Sends what is due of an interface's groups.
+    pub(in crate::inet::host) fn step_report(&mut self, now: Nanos, index: u32, work: &mut Work) {
+        let Some(interface) = self.interfaces.get_unseen(index) else {
             return;
         };
-        let is_meant = query.group.is_none_or(|group| interface.is_in_group(group));
-        if is_meant && interface.v6.is_running {
-            let due = now + super::addresses::random_below(query.within);
-            let known = &mut interface.v6.report_due;
-            *known = Some(known.map_or(due, |before| before.min(due)));
+        if !interface.v6.is_running {
+            return;
+        }
+        let messages = interface.v6.groups.messages(now, random_below);
+        let source = self.link_source(index);
+        for message in &messages {
+            let Some((destination, message)) = mld::message(source, message) else {
+                continue;
+            };
+            let header = Header {
+                traffic_class: 0,
+                flow_label: 0,
+                hop_limit: mld::HOPS,
+                source,
+                destination,
+            };
+            let parts = [&mld::ROUTER_ALERT[..], &message];
+            let to = group_hardware(destination);
+            self.push_v6(index, to, &header, next::HOP_BY_HOP, &parts, work);
         }
     }
+}
 
-    pub(super) fn step_report(&mut self, now: Nanos, index: u32, work: &mut Work) {
-        let Ok(interface) = self.interfaces.get_mut(index) else {
-            return;
-        };
-        if interface.v6.report_due.is_some_and(|due| due <= now) {
-            interface.v6.report_due = None;
-            self.report_groups(index, Record::IsIn, work);
+impl Host {
+    /// The groups that the host and its programs are in, by interface; not those of all nodes.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(in crate::inet) fn joined_v6(&self) -> Result<Vec<GroupEntry<Ipv6Addr>>> {
+        let state = self.lock_state();
+        let mut list = Vec::new();
+        for one in state.interfaces.iter() {
+            for (group, members) in one.v6.groups.iter() {
+                let interface = one.shown.index;
+                let entry = GroupEntry {
+                    interface,
+                    group,
+                    members,
+                };
+                fallible::push(&mut list, entry)?;
+            }
         }
+        Ok(list)
     }
 }

@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use abi::errno::Errno;
 use ip::v6::discovery::Message;
 use ip::v6::icmp::{self, kind};
-use ip::v6::mld::{self, Query};
+use ip::v6::mld;
 use ip::v6::{self, Header, Packet, Refusal, next, problem};
 use ip::{Checksum, Fragment, Reassembled};
 
@@ -286,12 +286,18 @@ impl Host {
             }
             Ok(_) => {}
         }
-        if packet.payload.first() == Some(&kind::GROUP_QUERY) {
-            let is_routers = header.hop_limit == mld::HOPS
+        if matches!(
+            packet.payload.first(),
+            Some(&(kind::GROUP_QUERY | kind::GROUP_REPORT_V1))
+        ) {
+            let is_of_link = header.hop_limit == mld::HOPS
                 && packet.has_router_alert
                 && ip::v6::address::scope(header.source) == ip::v6::address::Scope::Link;
-            if is_routers && let Ok(query) = Query::parse(packet.payload) {
-                self.with_v6(|now, state, _| state.take_query(now, index, &query));
+            if is_of_link {
+                self.with_v6(|now, state, work| {
+                    state.take_group_message(now, index, packet.payload);
+                    state.step_report(now, index, work);
+                });
             }
         }
         is_meant

@@ -13,14 +13,16 @@ mod settings;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 
+use ip::groups::Groups;
 use ip::neighbour::{self, Event};
 use ip::route;
-use ip::v6::address::{ALL_NODES, ALL_NODES_OF_INTERFACE, needs_link, solicited_node};
+use ip::v6::address::{ALL_NODES, ALL_NODES_OF_INTERFACE, needs_link};
 use ip::{Nanos, PathMtus, RateLimit, Reassembly};
 use settings::Settings;
 pub use settings::{Ipv6Scope, Ipv6Setting};
 
 use self::addresses::Probe;
+pub(super) use self::addresses::random_below;
 pub(super) use self::output::OutgoingV6;
 use self::routers::LearntRoute;
 use super::Host;
@@ -84,8 +86,8 @@ pub(super) struct Ipv6Link {
     probes: Vec<Probe>,
     /// When routers are asked for next, and how often still.
     solicits: Option<(Nanos, u32)>,
-    /// When groups are reported, because a router has asked.
-    report_due: Option<Nanos>,
+    /// Groups of IPv6, but for those of all nodes.
+    groups: Groups<Ipv6Addr>,
     /// Routes that routers have told of, with their ends.
     learnt: Vec<LearntRoute>,
 }
@@ -107,7 +109,8 @@ impl Ipv6Link {
         let probes = self.probes.iter().map(|probe| probe.due);
         let routes = self.learnt.iter().filter_map(|one| one.expires);
         let solicits = self.solicits.map(|(due, _)| due);
-        let others = [solicits, self.report_due];
+        let groups = self.groups.deadline().filter(|_| self.is_running);
+        let others = [solicits, groups];
         probes
             .chain(routes)
             .chain(others.into_iter().flatten())
@@ -145,11 +148,7 @@ impl Registered {
 
     /// Whether this host is in a group by itself, whatever programs want.
     fn is_in_group(&self, group: Ipv6Addr) -> bool {
-        group == ALL_NODES
-            || group == ALL_NODES_OF_INTERFACE
-            || self
-                .v6_addresses()
-                .any(|(address, _)| solicited_node(address) == group)
+        group == ALL_NODES || group == ALL_NODES_OF_INTERFACE || self.v6.groups.contains(group)
     }
 }
 
@@ -258,7 +257,7 @@ impl HostState {
 
 impl Host {
     /// Works on the tables of IPv6, as [`Self::with_state`].
-    fn with_v6<R>(&self, f: impl FnOnce(Nanos, &mut HostState, &mut Work) -> R) -> R {
+    pub(super) fn with_v6<R>(&self, f: impl FnOnce(Nanos, &mut HostState, &mut Work) -> R) -> R {
         let now = self.now();
         self.with_state(|state, work| {
             let result = f(now, state, work);
