@@ -429,3 +429,103 @@ fn more_destinations_than_places_are_all_reached() {
         }
     }
 }
+
+/// IPv6 goes the same ways: datagrams, handshakes and segments in both directions, by addresses of
+/// the network and of the link.
+#[test]
+fn ipv6_takes_no_lock_of_the_tables() {
+    let machines = common::v6::pair();
+    let [one, two] = &machines[..] else {
+        unreachable!()
+    };
+    let add = |machine: &common::v6::Machine, ip| machine.add(common::v6::ip(ip));
+    add(one, "2001:db8::1");
+    add(two, "2001:db8::2");
+    common::v6::pass(&machines, 5 * SECOND);
+    let run = || common::v6::run(&machines, &mut |_| false);
+    for (address, link) in [(common::v6::ip("2001:db8::2"), 0), (two.link_address(), 2)] {
+        let udp = [one.udp(7), two.udp(7)];
+        let to = common::v6::inet(address, 7, link);
+        let listener = two.socket(SocketType::Stream, 0);
+        let any = common::v6::inet(std::net::Ipv6Addr::UNSPECIFIED, 80, 0);
+        call(|caller| protocol(&listener).bind(caller, &any)).unwrap();
+        protocol(&listener).listen(10).unwrap();
+        let exchange = || {
+            common::v6::send(&udp[0], &to, b"x").unwrap();
+            run();
+            let (data, from) = common::v6::receive(&udp[1]).unwrap();
+            common::v6::send(&udp[1], &from.unwrap(), &data).unwrap();
+            run();
+            assert_eq!(common::v6::receive(&udp[0]).unwrap().0, b"x");
+            let client = one.socket(SocketType::Stream, 0);
+            let to = common::v6::inet(address, 80, link);
+            let begun = call(|caller| protocol(&client).connect(caller, &to, NOW));
+            assert_eq!(begun, Err(Errno::EINPROGRESS));
+            run();
+            let server = protocol(&listener).accept(NOW).unwrap();
+            let server = server.into_file(OpenFlags::NONBLOCK);
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                assert_eq!(from.write(b"y"), Ok(1));
+                run();
+                assert_eq!(to.read(&mut [0; 8]), Ok(1));
+            }
+            drop((client, server));
+            run();
+        };
+        exchange();
+        exchange();
+        let tables = || [one, two].map(|machine| machine.host.lock_counts().tables);
+        let before = tables();
+        for _ in 0..100 {
+            exchange();
+        }
+        // That there is the link which `connect(2)` names is looked at each time.
+        let looked = if link == 0 { 0 } else { 100 };
+        let expected = [before[0] + looked, before[1]];
+        assert_eq!(tables(), expected, "{address}");
+    }
+    // What the interfaces say is seen at once: no address of it, nothing comes.
+    let udp = [one.udp(9), two.udp(9)];
+    let to = common::v6::inet(common::v6::ip("2001:db8::2"), 9, 0);
+    common::v6::send(&udp[0], &to, b"x").unwrap();
+    two.set(net::inet::Ipv6Setting::DisableIpv6, 1);
+    run();
+    assert_eq!(common::v6::receive(&udp[1]), Err(Errno::EAGAIN));
+}
+
+/// Fragments that come wait under a lock of their own.
+#[test]
+fn fragments_that_come_take_no_lock_of_the_tables() {
+    let machines = pair();
+    let [client, server] = [0, 1].map(|at: usize| socket(&machines[at], SocketType::Datagram, 7));
+    let to = machines[1].address;
+    for length in [100, 100] {
+        send(&client, to, 7, length).unwrap();
+        carry(&machines);
+    }
+    let tables = || machines[1].host.lock_counts().tables;
+    let before = tables();
+    for _ in 0..10 {
+        send(&client, to, 7, 20_000).unwrap();
+        carry(&machines);
+    }
+    assert_eq!(tables(), before);
+    for length in [100, 100, 20_000, 20_000] {
+        assert_eq!(server.read(&mut [0; 30_000]), Ok(length));
+    }
+    let machines = common::v6::pair();
+    let [one, two] = &machines[..] else {
+        unreachable!()
+    };
+    let udp = [one.udp(7), two.udp(7)];
+    let to = common::v6::inet(two.link_address(), 7, one.index);
+    let exchange = || {
+        common::v6::send(&udp[0], &to, &[7; 20_000]).unwrap();
+        common::v6::run(&machines, &mut |_| false);
+        assert_eq!(common::v6::receive(&udp[1]).unwrap().0.len(), 20_000);
+    };
+    exchange();
+    let before = two.host.lock_counts().tables;
+    exchange();
+    assert_eq!(two.host.lock_counts().tables, before);
+}

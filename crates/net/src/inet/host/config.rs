@@ -119,7 +119,7 @@ impl HostState {
     /// Forgets what was learnt by an interface that is down, and the routes by it.
     fn forget_link(&mut self, index: u32, is_gone: bool, work: &mut Work) {
         self.neighbours.forget_interface(index, is_gone);
-        self.reassembly.forget_interface(index);
+        self.fragments.v4.lock().forget_interface(index);
         let addresses = self
             .interfaces
             .get(index)

@@ -204,10 +204,8 @@ impl Host {
         let payload;
         if was_fragments {
             let fragment = Fragment::of_v4(&packet, interface.index);
-            let now = self.now();
             self.counts.count(Counter::ReasmReqds);
-            let result = self.with_state(|state, _| state.reassembly.arrive(now, &fragment));
-            payload = match result {
+            payload = match self.reassemble(&self.fragments.v4, &fragment) {
                 Reassembled::Whole(joined, _) => joined,
                 Reassembled::Waits => return,
                 Reassembled::Overlap | Reassembled::Dropped => {
@@ -347,9 +345,11 @@ impl Host {
         let Ok(data) = fallible::copy_of(packet.payload) else {
             return self.counts.count(Counter::InDiscards);
         };
-        match (header.protocol, interface) {
+        match (header.protocol, seen) {
             (ICMP, _) => self.counts.receive_icmp(packet.payload),
-            (igmp::PROTOCOL, Some(interface)) => self.receive_igmp(interface.index, packet.payload),
+            (igmp::PROTOCOL, Some(seen)) => {
+                self.receive_igmp(seen.interface.index, packet.payload);
+            }
             _ => {}
         }
         let mut datagram = Datagram {

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use fs::Result;
@@ -10,6 +10,7 @@ use fs::Result;
 use super::registry::Registry;
 use super::send_queue::SendQueue;
 use super::state::Class;
+use super::v6::has_usable;
 use crate::socket::{Interface, NetDevice, Traffic};
 
 /// The counters of one direction of an interface.
@@ -85,6 +86,12 @@ pub(super) struct KnownInterface {
     pub(super) shown: Interface,
     pub(super) card: Arc<LinkDevice>,
     pub(super) is_up: bool,
+    /// Packets of IPv6 come in and go out.
+    pub(super) carries_ipv6: bool,
+    /// Packets of IPv6 for others are passed on.
+    pub(super) forwards_ipv6: bool,
+    /// The longest packet of IPv6.
+    pub(super) v6_mtu: u32,
 }
 
 /// The interfaces as they were at some moment, in the order of their numbers.
@@ -105,6 +112,9 @@ impl View {
                 shown: known.shown.clone(),
                 card: known.card.clone(),
                 is_up: known.is_up(),
+                carries_ipv6: known.carries_ipv6(),
+                forwards_ipv6: known.forwards_ipv6(),
+                v6_mtu: known.v6_mtu(),
             };
             fallible::push(&mut all, seen)?;
         }
@@ -118,6 +128,22 @@ impl View {
     pub(super) fn class(&self, to: Ipv4Addr) -> Class {
         let up = self.interfaces.iter().filter(|seen| seen.is_up);
         Class::of(to, up.map(|seen| &seen.shown))
+    }
+
+    /// For whom a packet of IPv6 with this destination is that has come in by an interface.
+    pub(super) fn class_v6(&self, to: Ipv6Addr, index: u32) -> Class {
+        Class::of_v6(to, || self.has_v6(to, index))
+    }
+
+    /// Whether an address of IPv6 leads to this host, by the loop or an interface.
+    pub(super) fn is_here_v6(&self, address: Ipv6Addr, via: u32) -> bool {
+        address.is_loopback() || self.has_v6(address, via)
+    }
+
+    fn has_v6(&self, address: Ipv6Addr, via: u32) -> bool {
+        self.interfaces
+            .iter()
+            .any(|seen| seen.carries_ipv6 && has_usable(&seen.shown, address, via))
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&KnownInterface> {

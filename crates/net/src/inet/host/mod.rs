@@ -6,6 +6,7 @@ mod config;
 mod counts;
 mod destinations;
 mod forward;
+mod fragments;
 mod groups;
 mod ifreq;
 mod input;
@@ -28,8 +29,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use alarms::Alarms;
-use counts::{Counter, PacketCounts};
+use counts::PacketCounts;
 use destinations::{Destination, Destinations, PacketIds};
+use fragments::Fragments;
 use fs::Result;
 pub(super) use ifreq::class_prefix_len;
 use input::Arrived;
@@ -99,6 +101,7 @@ pub struct Host {
     view: RcuArc<View>,
     /// Interfaces before which something waits to be sent.
     busy_cards: Arc<AtomicUsize>,
+    fragments: Arc<Fragments>,
     destinations: Destinations,
     /// The stack above, once there is one.
     stack: Once<Weak<InetStack>>,
@@ -143,6 +146,7 @@ impl Host {
         let state = HostState::new(counts.clone(), ids.clone());
         Arc::new_cyclic(|this| Self {
             busy_cards: state.interfaces.busy_cards(),
+            fragments: state.fragments.clone(),
             state: Mutex::new(state),
             version: AtomicU64::new(0),
             translates: AtomicBool::new(false),
@@ -362,7 +366,8 @@ impl Host {
     /// When [`Self::run_timers`] has something to do, if nothing happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
-        let due = [self.lock_state().deadline(), self.tcp.deadline()];
+        let tables = self.lock_state().deadline();
+        let due = [tables, self.fragments.deadline(), self.tcp.deadline()];
         due.into_iter().flatten().min()
     }
 
@@ -433,12 +438,9 @@ impl Host {
             if state.groups_due.is_some_and(|due| due <= now) {
                 state.tell_of_groups(now, work);
             }
-            while let Some(expired) = state.reassembly.expire(now) {
-                self.counts.count(Counter::ReasmTimeout);
-                self.counts.count(Counter::ReasmFails);
-                let _ = fallible::push(&mut work.expired, expired.quote);
-            }
+            self.fragments.expire(now, &self.counts, work);
         });
+        self.wake_by(self.fragments.deadline());
         self.run_tcp_timers();
     }
 }

@@ -7,11 +7,12 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ip::nat::{self, Nat};
 use ip::neighbour::{self, Event, Key, Neighbour};
 use ip::route;
-use ip::{Nanos, PathMtus, RateLimit, Reassembly, arp};
+use ip::{Nanos, PathMtus, RateLimit, arp};
 
 use super::counts::PacketCounts;
 use super::destinations::PacketIds;
 use super::forward::FlowHash;
+use super::fragments::Fragments;
 use super::link::LinkDevice;
 use super::registry::{Registered, Registry};
 use super::v6::Ipv6State;
@@ -139,6 +140,18 @@ impl Class {
         }
         class
     }
+
+    /// For whom a packet of IPv6 with this destination is, where `is_own` says whether an interface
+    /// has that.
+    pub(super) fn of_v6(to: Ipv6Addr, is_own: impl FnOnce() -> bool) -> Self {
+        if to.is_multicast() {
+            Self::Multicast
+        } else if is_own() {
+            Self::Own
+        } else {
+            Self::Other
+        }
+    }
 }
 
 /// The tables of a host.
@@ -146,7 +159,7 @@ pub(super) struct HostState {
     pub(super) interfaces: Registry,
     pub(super) routes: route::Table,
     pub(super) neighbours: neighbour::Table,
-    pub(super) reassembly: Reassembly,
+    pub(super) fragments: Arc<Fragments>,
     pub(super) path_mtus: PathMtus<Ipv4Addr>,
     pub(super) rate_limit: RateLimit,
     pub(super) counts: Arc<PacketCounts>,
@@ -177,7 +190,7 @@ impl HostState {
             interfaces: Registry::default(),
             routes: route::Table::default(),
             neighbours: neighbour::Table::new(u64::from(word(0)) << 32 | u64::from(word(4))),
-            reassembly: Reassembly::default(),
+            fragments: Arc::default(),
             path_mtus: PathMtus::default(),
             rate_limit: RateLimit::new(word(8)),
             counts,
@@ -207,7 +220,6 @@ impl HostState {
     pub(super) fn deadline(&self) -> Option<Nanos> {
         let due = [
             self.neighbours.deadline(),
-            self.reassembly.deadline(),
             self.v6.deadline(),
             self.groups_due,
         ];

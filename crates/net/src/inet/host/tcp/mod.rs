@@ -430,7 +430,8 @@ impl Host {
         tos: u8,
         bytes: &[u8],
     ) -> bool {
-        if arrived.packet_type != PACKET_HOST || self.translates.load(Ordering::Relaxed) {
+        let translates = source.is_ipv4() && self.translates.load(Ordering::Relaxed);
+        if arrived.packet_type != PACKET_HOST || translates {
             return false;
         }
         let Some(&[a, b, c, d]) = bytes.first_chunk() else {

@@ -79,10 +79,12 @@ impl Host {
 
     /// The longest packet to an address by an interface, as far as the link tells.
     pub(super) fn link_mtu(&self, index: u32, to: SocketAddr) -> Option<u32> {
-        if to.is_ipv4() {
-            return Some(self.view()?.get(index)?.shown.mtu);
-        }
-        let state = self.lock_state();
-        Some(state.interfaces.get(index)?.v6_mtu())
+        let view = self.view()?;
+        let seen = view.get(index)?;
+        Some(if to.is_ipv4() {
+            seen.shown.mtu
+        } else {
+            seen.v6_mtu
+        })
     }
 }

@@ -146,7 +146,7 @@ impl HostState {
             });
         }
         self.v6.neighbours.forget_interface(index, true);
-        self.v6.reassembly.forget_interface(index);
+        self.fragments.v6.lock().forget_interface(index);
         self.remove_v6_routes(|route| route.interface == index, work);
     }
 

@@ -9,6 +9,7 @@ use ip::v6::{Candidate, Header, next, select_source};
 use ip::{HardwareAddress, Nanos};
 
 use super::is_usable;
+use crate::inet::host::registry::Registered;
 use crate::inet::host::state::{HostState, Work};
 use crate::socket::address_flag::{DAD_FAILED, TENTATIVE};
 
@@ -138,10 +139,12 @@ impl HostState {
         else {
             return;
         };
+        let interface = self.interfaces.get(index);
+        let is_router = interface.is_some_and(Registered::forwards_ipv6);
         let mut answer = Advertisement {
             target: asked.target,
             hardware: Some(own_hardware),
-            is_router: self.forwards_v6(index),
+            is_router,
             is_solicited: true,
             overrides: true,
         };

@@ -91,29 +91,23 @@ impl Host {
                 return counts.count(Counter6::InDelivers);
             }
         }
-        let (class, forwards) = {
-            let state = self.lock_state();
-            let carries = state
-                .interfaces
-                .get(index)
-                .is_some_and(Registered::carries_ipv6);
-            let class = state.class_v6(header.destination, index);
-            let source = header.source;
-            let believed = source.is_unspecified()
-                || v6::is_possible_source(source) && !state.is_here_v6(source, index);
-            let may_come = !header.destination.is_loopback()
-                && !header.destination.is_unspecified()
-                && ip::v6::address::scope(header.destination) > ip::v6::address::Scope::Interface;
-            // What is sent to a group on the link is for no single host.
-            let fits = packet_type == PACKET_HOST || class != Class::Own;
-            if !carries || !believed || !may_come || !fits {
-                return counts.count(Counter6::InDiscards);
-            }
-            (
-                class,
-                state.forwards_v6(index) && packet_type == PACKET_HOST,
-            )
-        };
+        // All of it as the interfaces were seen when the packet came, without the tables' lock.
+        let view = arrived.view;
+        let seen = view.get(index);
+        let carries = seen.is_some_and(|seen| seen.carries_ipv6);
+        let class = view.class_v6(header.destination, index);
+        let source = header.source;
+        let believed = source.is_unspecified()
+            || v6::is_possible_source(source) && !view.is_here_v6(source, index);
+        let may_come = !header.destination.is_loopback()
+            && !header.destination.is_unspecified()
+            && ip::v6::address::scope(header.destination) > ip::v6::address::Scope::Interface;
+        // What is sent to a group on the link is for no single host.
+        let is_single = packet_type == PACKET_HOST;
+        if !carries || !believed || !may_come || !is_single && class == Class::Own {
+            return counts.count(Counter6::InDiscards);
+        }
+        let forwards = is_single && seen.is_some_and(|seen| seen.forwards_ipv6);
         if class == Class::Other {
             if forwards {
                 return self.forward_v6(stack, interface, &packet);
@@ -134,8 +128,7 @@ impl Host {
             return self.deliver_v6(stack, interface, &whole);
         };
         counts.count(Counter6::ReasmReqds);
-        let result = self.with_v6(|now, state, _| state.v6.reassembly.arrive(now, &fragment));
-        let (joined, protocol) = match result {
+        let (joined, protocol) = match self.reassemble(&self.fragments.v6, &fragment) {
             Reassembled::Whole(joined, protocol) => (joined, protocol),
             Reassembled::Waits => return,
             Reassembled::Overlap | Reassembled::Dropped => {

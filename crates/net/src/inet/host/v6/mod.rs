@@ -17,7 +17,7 @@ use ip::groups::Groups;
 use ip::neighbour::{self, Event};
 use ip::route;
 use ip::v6::address::{ALL_NODES, ALL_NODES_OF_INTERFACE, needs_link};
-use ip::{Nanos, PathMtus, RateLimit, Reassembly};
+use ip::{Nanos, PathMtus, RateLimit};
 use settings::Settings;
 pub use settings::{Ipv6Scope, Ipv6Setting};
 
@@ -28,15 +28,14 @@ use self::routers::LearntRoute;
 use super::Host;
 use super::registry::Registered;
 use super::state::{Change, Class, HostState, Work};
-use crate::socket::InterfaceAddress;
 use crate::socket::address_flag::{DAD_FAILED, TENTATIVE};
 use crate::socket::interface::ETHERNET_HEADER_LEN;
+use crate::socket::{Interface, InterfaceAddress};
 
 /// The tables of IPv6.
 pub(super) struct Ipv6State {
     pub(super) routes: route::Table<Ipv6Addr>,
     pub(super) neighbours: neighbour::Table,
-    reassembly: Reassembly,
     path_mtus: PathMtus<Ipv6Addr>,
     rate_limit: RateLimit,
     /// The settings of interfaces that come (`conf/default`).
@@ -52,7 +51,6 @@ impl Ipv6State {
         Self {
             routes: route::Table::default(),
             neighbours: neighbour::Table::new(salt),
-            reassembly: Reassembly::default(),
             path_mtus: PathMtus::default(),
             rate_limit: RateLimit::new(secret),
             defaults: Settings::default(),
@@ -120,7 +118,7 @@ impl Ipv6Link {
 
 impl Registered {
     /// Whether packets of IPv6 come in and go out.
-    fn carries_ipv6(&self) -> bool {
+    pub(super) fn carries_ipv6(&self) -> bool {
         self.is_up() && self.v6.settings.get(Ipv6Setting::DisableIpv6) == 0
     }
 
@@ -140,6 +138,11 @@ impl Registered {
         self.v6_addresses().filter(|(_, known)| is_usable(known))
     }
 
+    /// Whether packets of IPv6 for others are passed on that come in.
+    pub(super) fn forwards_ipv6(&self) -> bool {
+        self.v6.settings.get(Ipv6Setting::Forwarding) != 0
+    }
+
     /// The longest packet of IPv6.
     pub(super) fn v6_mtu(&self) -> u32 {
         let told = self.v6.mtu.unwrap_or(u32::MAX);
@@ -152,21 +155,25 @@ impl Registered {
     }
 }
 
+/// Whether an interface that carries IPv6 has an address which may be used; of an address of a link
+/// only the one with the number `via`, if that is not 0.
+pub(super) fn has_usable(shown: &Interface, address: Ipv6Addr, via: u32) -> bool {
+    let is_bound = via != 0 && needs_link(address);
+    let is_it = |known: &InterfaceAddress| known.ip == IpAddr::V6(address) && is_usable(known);
+    (!is_bound || shown.index == via) && shown.addresses.iter().any(is_it)
+}
+
 /// Whether nobody else is known, or still asked, to have an address.
 pub(super) fn is_usable(known: &InterfaceAddress) -> bool {
     known.life.flags & (TENTATIVE | DAD_FAILED) == 0
 }
 
 impl HostState {
-    /// The interface that has an address which may be used; of an address of a link only the one
-    /// with the number `via`, if that is not 0.
+    /// The interface that has an address which may be used, as [`has_usable`].
     fn own_v6_interface(&self, address: Ipv6Addr, via: u32) -> Option<&Registered> {
-        let is_bound = via != 0 && needs_link(address);
-        self.interfaces.iter().find(|one| {
-            (!is_bound || one.shown.index == via)
-                && one.carries_ipv6()
-                && one.usable_v6_addresses().any(|(own, _)| own == address)
-        })
+        self.interfaces
+            .iter()
+            .find(|one| one.carries_ipv6() && has_usable(&one.shown, address, via))
     }
 
     /// Whether an address leads to this host, by the loop or an interface that is up.
@@ -177,13 +184,7 @@ impl HostState {
     /// For whom a packet with this destination is that has come in by an interface, or is to go
     /// out by it.
     fn class_v6(&self, to: Ipv6Addr, index: u32) -> Class {
-        if to.is_multicast() {
-            Class::Multicast
-        } else if self.own_v6_interface(to, index).is_some() {
-            Class::Own
-        } else {
-            Class::Other
-        }
+        Class::of_v6(to, || self.own_v6_interface(to, index).is_some())
     }
 
     /// Sees to what follows from a change of the tables: messages that are due, and the next
@@ -218,8 +219,7 @@ impl HostState {
                 .filter_map(|(_, known)| known.life.next_change());
             one.v6.deadline().into_iter().chain(lives)
         });
-        let tables = [self.v6.neighbours.deadline(), self.v6.reassembly.deadline()];
-        self.v6.due = links.chain(tables.into_iter().flatten()).min();
+        self.v6.due = links.chain(self.v6.neighbours.deadline()).min();
     }
 
     /// Does what the time asks for.
@@ -228,11 +228,6 @@ impl HostState {
             return;
         }
         self.v6.neighbours.tick(now);
-        while let Some(expired) = self.v6.reassembly.expire(now) {
-            self.counts.v6.count(super::counts::Counter6::ReasmTimeout);
-            self.counts.v6.count(super::counts::Counter6::ReasmFails);
-            let _ = fallible::push(&mut work.expired_v6, (expired.interface, expired.quote));
-        }
         for index in self.interface_numbers() {
             self.step_probes(now, index, work);
             self.step_solicits(now, index, work);

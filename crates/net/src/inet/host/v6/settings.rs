@@ -99,12 +99,6 @@ impl HostState {
         let found = all.find(|one| *one.shown.name == *name);
         Ok(&mut found.ok_or(Errno::ENOENT)?.v6.settings)
     }
-
-    /// Whether packets of IPv6 for others are passed on that come in by an interface.
-    pub(super) fn forwards_v6(&self, index: u32) -> bool {
-        let interface = self.interfaces.get(index);
-        interface.is_some_and(|one| one.v6.settings.get(Ipv6Setting::Forwarding) != 0)
-    }
 }
 
 impl Host {
