@@ -8,7 +8,7 @@ use ::net::{DeviceDetails, Frame, FrameRefused, LinkKind, NetDevice, NewInterfac
 use abi::live::Refusal;
 
 use crate::hotplug::Started;
-use crate::virtio_net::{Receiver, Refused, Upper, VirtioNet};
+use crate::virtio_net::{Frames, Receiver, Refused, Upper, VirtioNet};
 use crate::virtio_parts::Parts;
 
 /// Frames that may wait, as Linux tells it of every card of Ethernet.
@@ -49,8 +49,9 @@ struct Interface {
 }
 
 impl Upper for Interface {
-    fn receive(&self, frame: &[u8]) {
-        self.host.receive(self.index, frame);
+    fn receive(&self, frames: &mut Frames<'_>) {
+        let mut burst = self.host.burst(self.index);
+        frames(&mut |frame| burst.receive(frame));
     }
 
     fn link_changed(&self, is_up: bool) {

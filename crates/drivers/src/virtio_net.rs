@@ -30,14 +30,18 @@ const RESET_NS: u64 = 1_000_000_000;
 
 /// The protocol above a network card.
 pub trait Upper: Send + Sync {
-    /// A frame has arrived, from its Ethernet header on.
-    fn receive(&self, frame: &[u8]);
+    /// Frames have arrived: `frames` gives them to what takes them, one after the other, each from
+    /// its Ethernet header on.
+    fn receive(&self, frames: &mut Frames<'_>);
     /// The link went up or down. It is as [`Receiver::is_link_up`] says until this is called.
     fn link_changed(&self, is_up: bool);
     /// There is room for frames again after [`Refused::NoRoom`], or the card takes nothing any
     /// more.
     fn has_room(&self);
 }
+
+/// Frames that have arrived together, to be taken once.
+pub type Frames<'a> = dyn FnMut(&mut dyn FnMut(&[u8])) + 'a;
 
 /// A reason why a frame was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,20 +274,32 @@ impl<P: Parts> VirtioNet<P> {
             if self.is_room_awaited.load(Ordering::Acquire) {
                 self.look_for_room(upper)?;
             }
-            for _ in 0..BATCH {
-                match receiver.queue.receive()? {
-                    Some(Received::Frame(frame)) => upper.receive(frame),
-                    Some(Received::Lost) => {
-                        self.counters.received_lost.fetch_add(1, Ordering::Relaxed);
-                    }
-                    None => break,
-                }
-            }
+            let mut result = Ok(());
+            upper.receive(&mut |take| result = self.receive(&mut receiver.queue, take));
+            result?;
             self.nic.notify_receive(&mut receiver.queue)?;
             if receiver.queue.want_interrupt()? == Left::Nothing {
                 return Ok(());
             }
         }
+    }
+
+    /// Takes what has arrived, up to a batch.
+    fn receive(
+        &self,
+        queue: &mut ReceiveQueue<P::Memory>,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), Broken> {
+        for _ in 0..BATCH {
+            match queue.receive()? {
+                Some(Received::Frame(frame)) => take(frame),
+                Some(Received::Lost) => {
+                    self.counters.received_lost.fetch_add(1, Ordering::Relaxed);
+                }
+                None => break,
+            }
+        }
+        Ok(())
     }
 
     /// Tells that there is room to send, if there is; if not, the device interrupts again.

@@ -2,74 +2,19 @@
 
 mod common;
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use abi::errno::Errno;
-use common::wire::{Machine, inet, own};
+use common::wire::{Machine, TIME, carry, connections, inet, own, pair, socket};
 use common::{NOW, call, protocol};
 use fs::{File, OpenFlags};
 use ip::neighbour::{Key, State};
 use ip::route::{Insert, Kind, Prefix, Route};
-use linux_raw_sys::net as sys;
-use net::inet::Host;
 use net::{MsgFlags, OutgoingMessage, SocketType};
 
 const SECOND: u64 = 1_000_000_000;
-
-thread_local! {
-    /// The time of the test in this thread.
-    static TIME: Cell<u64> = const { Cell::new(SECOND) };
-}
-
-fn pair() -> [Machine; 2] {
-    TIME.set(SECOND);
-    [1, 2].map(|number| Machine::new(Host::with_clock(|| TIME.get()), number))
-}
-
-/// Carries frames until no more are sent.
-fn carry(machines: &[Machine; 2]) {
-    loop {
-        let mut any = false;
-        for (from, to) in [(0, 1), (1, 0)] {
-            let to = &machines[to];
-            for data in machines[from].end.take() {
-                any = true;
-                to.host.receive(to.index, &data);
-            }
-        }
-        if !any {
-            return;
-        }
-    }
-}
-
-fn socket(machine: &Machine, kind: SocketType, port: u16) -> Arc<File> {
-    let file = machine.stack.socket(sys::AF_INET, kind, 0);
-    let file = file.unwrap().into_file(OpenFlags::NONBLOCK);
-    let any = inet(Ipv4Addr::UNSPECIFIED, port);
-    call(|caller| protocol(&file).bind(caller, &any)).unwrap();
-    file
-}
-
-/// Connections from the first machine to the second.
-fn connections(machines: &[Machine; 2], count: usize) -> Vec<[Arc<File>; 2]> {
-    let listener = socket(&machines[1], SocketType::Stream, 80);
-    protocol(&listener).listen(count).unwrap();
-    let mut all = Vec::new();
-    for _ in 0..count {
-        let client = socket(&machines[0], SocketType::Stream, 0);
-        let to = inet(machines[1].address, 80);
-        let begun = call(|caller| protocol(&client).connect(caller, &to, NOW));
-        assert_eq!(begun, Err(Errno::EINPROGRESS));
-        carry(machines);
-        let server = protocol(&listener).accept(NOW).unwrap();
-        all.push([client, server.into_file(OpenFlags::NONBLOCK)]);
-    }
-    all
-}
 
 fn send(file: &File, to: Ipv4Addr, port: u16, length: usize) -> Result<usize, Errno> {
     let data = vec![7; length];

@@ -190,13 +190,18 @@ impl Wire {
             return false;
         };
         TIME.set(time().max(next));
+        let burst = |to: usize| self.machines[to].host.burst(self.machines[to].index);
+        let mut bursts = [0, 1].map(burst);
         while let Some(first) = self.under_way.peek()
             && first.before.0.0 <= time()
         {
             let UnderWay { to, frame, .. } = self.under_way.pop().unwrap();
-            let machine = &self.machines[to];
-            machine.host.receive(machine.index, &frame);
+            if self.random.percent(20) {
+                bursts[to] = burst(to);
+            }
+            bursts[to].receive(&frame);
         }
+        drop(bursts);
         for machine in &self.machines {
             if machine.host.deadline().is_some_and(|due| due <= time()) {
                 machine.host.run_timers();

@@ -266,8 +266,8 @@ impl Test {
 }
 
 impl Upper for Test {
-    fn receive(&self, frame: &[u8]) {
-        self.heard.lock().unwrap().frames.push(frame.to_vec());
+    fn receive(&self, frames: &mut Frames<'_>) {
+        frames(&mut |frame| self.heard.lock().unwrap().frames.push(frame.to_vec()));
         self.changed.notify_all();
     }
 

@@ -34,7 +34,7 @@ use core::net::{IpAddr, SocketAddr};
 
 pub use boot_config::BootConfig;
 pub use datagram::Datagram;
-pub use host::{Change, ChangeListener, Host, Ipv6Scope, Ipv6Setting, LockCounts};
+pub use host::{Burst, Change, ChangeListener, Host, Ipv6Scope, Ipv6Setting, LockCounts};
 pub use icmp_errors::QuotedError;
 pub use inet_socket::Family;
 pub use loopback::Loopback;

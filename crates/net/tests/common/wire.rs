@@ -1,12 +1,19 @@
 //! Hosts with a card each, on a wire that the test runs by itself.
 
+use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use abi::errno::Errno;
+use fs::{File, OpenFlags};
+use ip::SECOND;
+use linux_raw_sys::net as sys;
 use net::inet::Host;
 use net::socket::{AddressLife, InterfaceAddress};
-use net::{Address, Frame, FrameRefused, LinkKind, NetDevice, NewInterface, Stack};
+use net::{Address, Frame, FrameRefused, LinkKind, NetDevice, NewInterface, SocketType, Stack};
+
+use super::{NOW, call, protocol};
 
 /// An end of a wire: what it sends waits until the wire is run, so that no host is called from
 /// within itself.
@@ -96,4 +103,56 @@ pub fn own(ip: Ipv4Addr) -> InterfaceAddress {
 /// An address of a socket.
 pub fn inet(ip: Ipv4Addr, port: u16) -> Address {
     Address::Inet(SocketAddr::new(ip.into(), port))
+}
+
+thread_local! {
+    /// The time of the test in this thread.
+    pub static TIME: Cell<u64> = const { Cell::new(SECOND) };
+}
+
+pub fn pair() -> [Machine; 2] {
+    TIME.set(SECOND);
+    [1, 2].map(|number| Machine::new(Host::with_clock(|| TIME.get()), number))
+}
+
+/// Carries frames until no more are sent.
+pub fn carry(machines: &[Machine; 2]) {
+    loop {
+        let mut any = false;
+        for (from, to) in [(0, 1), (1, 0)] {
+            let to = &machines[to];
+            for data in machines[from].end.take() {
+                any = true;
+                to.host.receive(to.index, &data);
+            }
+        }
+        if !any {
+            return;
+        }
+    }
+}
+
+pub fn socket(machine: &Machine, kind: SocketType, port: u16) -> Arc<File> {
+    let file = machine.stack.socket(sys::AF_INET, kind, 0);
+    let file = file.unwrap().into_file(OpenFlags::NONBLOCK);
+    let any = inet(Ipv4Addr::UNSPECIFIED, port);
+    call(|caller| protocol(&file).bind(caller, &any)).unwrap();
+    file
+}
+
+/// Connections from the first machine to the second.
+pub fn connections(machines: &[Machine; 2], count: usize) -> Vec<[Arc<File>; 2]> {
+    let listener = socket(&machines[1], SocketType::Stream, 80);
+    protocol(&listener).listen(count).unwrap();
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let client = socket(&machines[0], SocketType::Stream, 0);
+        let to = inet(machines[1].address, 80);
+        let begun = call(|caller| protocol(&client).connect(caller, &to, NOW));
+        assert_eq!(begun, Err(Errno::EINPROGRESS));
+        carry(machines);
+        let server = protocol(&listener).accept(NOW).unwrap();
+        all.push([client, server.into_file(OpenFlags::NONBLOCK)]);
+    }
+    all
 }

@@ -20,7 +20,7 @@ use crate::handshake::Handshake;
 use crate::reassembly::Reassembly;
 use crate::rtt::RttEstimator;
 use crate::scoreboard::Scoreboard;
-use crate::segment::{Header, Segment};
+use crate::segment::{Flags, Header, Segment};
 use crate::seq::{Position, Seq};
 use crate::time_wait::TimeWait;
 use crate::{Config, MILLISECOND, Nanos, SECOND};
@@ -431,6 +431,25 @@ impl Connection {
     #[must_use]
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Whether a segment that comes brings the next bytes and nothing else,
+    /// while nothing before them is missing. The answer to such a segment may wait for others that
+    /// have come behind it already, as if all had come as one (Linux `tcp_gro_receive`).
+    #[must_use]
+    pub fn continues(&self, segment: &Segment<'_>) -> bool {
+        let header = &segment.header;
+        self.state == State::Established
+            && header.flags == Flags::ACK
+            && !segment.payload.is_empty()
+            && header.ack == Seq::of(self.snd.una)
+            && self.expects(header.seq)
+    }
+
+    /// Whether all that came before a number was delivered, and nothing from behind it waits.
+    #[must_use]
+    pub fn expects(&self, seq: Seq) -> bool {
+        Seq::of(self.rcv.nxt) == seq && self.reassembly.is_empty()
     }
 
     /// Why the connection ended, once it did otherwise than by both ends' FINs.

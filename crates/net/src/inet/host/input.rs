@@ -1,6 +1,7 @@
 //! From frames of devices to the sockets of their packets.
 
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 
@@ -16,6 +17,7 @@ use super::counts::Counter;
 use super::forward::{ForwardTerms, Passed, Translation};
 use super::link::View;
 use super::state::Class;
+use super::tcp::Held;
 use crate::inet::bind_table::ephemeral_ports;
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::icmp_errors::QuotedError;
@@ -51,6 +53,8 @@ pub(super) struct Arrived<'a> {
     /// is for this host hangs on them only, where nothing is translated: not on routes and
     /// neighbours, which change all the time.
     pub(super) view: &'a View,
+    /// The connection of the last segment of the same burst.
+    pub(super) held: &'a RefCell<Option<Held>>,
 }
 
 /// The ends of a packet, as a host's tables see them.

@@ -2,6 +2,7 @@
 //! (`docs/ip.md`).
 
 mod alarms;
+mod burst;
 mod config;
 mod counts;
 mod destinations;
@@ -34,7 +35,6 @@ use destinations::{Destination, Destinations, PacketIds};
 use fragments::Fragments;
 use fs::Result;
 pub(super) use ifreq::class_prefix_len;
-use input::Arrived;
 use ip::Nanos;
 use ip::ipv4::Header;
 use ip::nat::Protocol;
@@ -43,17 +43,17 @@ use nat::KeptPorts;
 use output::{OutgoingPacket, transport_header};
 use registry::Registered;
 use send_queue::QueuePlace;
-use state::{Class, ETH_P_ARP, HostState, OutgoingFrame, Work};
+use state::{Class, HostState, OutgoingFrame, Work};
 use task::{Mutex, MutexGuard, Once, RcuArc};
 use tcp::TcpLayer;
 pub(super) use tcp::UnownedConnection;
 use v6::Ipv6Link;
 
+pub use self::burst::Burst;
 pub use self::state::Change;
 pub use self::v6::{Ipv6Scope, Ipv6Setting};
 use super::bind_table::ephemeral_ports;
 use super::datagram::Datagram;
-use super::frame::{self, ETH_P_IP, ETH_P_IPV6};
 use super::icmp_errors::QuotedError;
 use super::ip::ICMP;
 use super::link_of;
@@ -237,50 +237,6 @@ impl Host {
         let view = self.view();
         let seen = view.as_deref().and_then(|view| view.get(index));
         seen.is_some_and(|seen| seen.is_up)
-    }
-
-    /// Takes a frame that an interface has received, with its link's header. What becomes of it
-    /// happens before this returns, in this thread, which holds no lock that sending by the same
-    /// device takes.
-    pub fn receive(&self, index: u32, frame: &[u8]) {
-        let Some(stack) = self.stack.get().and_then(Weak::upgrade) else {
-            return;
-        };
-        // Before the tables are looked at in any way.
-        let view = self.view();
-        let Some(view) = view.as_deref() else { return };
-        let Some(seen) = view.get(index) else {
-            return;
-        };
-        let interface = &seen.shown;
-        let counts = &seen.card.received;
-        if !seen.is_up {
-            return counts.count_dropped();
-        }
-        if frame.len() < interface.link_header_len() || frame.is_empty() {
-            return counts.count_error();
-        }
-        let packet_type = packet_type(frame, interface);
-        counts.count(frame.len(), packet_type == PACKET_MULTICAST);
-        if stack.core.taps.any() {
-            let taps = &stack.core.taps;
-            taps.deliver_one_way(frame, interface, packet_type, None);
-        }
-        if packet_type == PACKET_OTHERHOST {
-            return;
-        }
-        let packet = &frame[interface.link_header_len()..];
-        let arrived = Arrived {
-            interface,
-            packet_type,
-            view,
-        };
-        match frame::protocol(frame, interface) {
-            ETH_P_ARP => self.receive_arp(interface, packet, packet_type),
-            ETH_P_IP => self.receive_ipv4(&stack, &arrived, packet),
-            ETH_P_IPV6 => self.receive_ipv6(&stack, &arrived, packet),
-            _ => {}
-        }
     }
 
     /// Locks the tables. What has changed is seen by those without the lock when it is given back.

@@ -137,6 +137,14 @@ fn admission(version: u64, interface: u32) -> u64 {
     version << 24 | u64::from(interface & 0xff_ffff)
 }
 
+/// The state of a connection after something was done with it.
+pub(super) struct After {
+    /// News that are to be told yet, if what is due was left.
+    pub(super) put_off: Option<News>,
+    /// The connection is in the table.
+    pub(super) is_open: bool,
+}
+
 /// News of a connection that is told when its lock has been given back.
 enum Outcome {
     /// Nothing.
@@ -305,9 +313,47 @@ impl WireConnection {
         turn: Option<&LinkDevice>,
         f: impl FnOnce(&mut Connection, &mut SocketBuffers<'_>, Nanos) -> R,
     ) -> Option<R> {
+        let mut result = None;
+        self.work_behind(News::default(), turn, |engine, buffers, now| {
+            result = Some(f(engine, buffers, now));
+            false
+        })?;
+        result
+    }
+
+    /// Takes a segment behind others of the same burst, of which `earlier` has not been told. If it
+    /// brings the next bytes only, the rest may wait for the next one where `may_wait`. `None` if
+    /// the connection is over.
+    pub(super) fn arrive_behind(
+        &self,
+        earlier: News,
+        arrival: &Arrival<'_>,
+        may_wait: bool,
+    ) -> Option<After> {
+        let segment = &arrival.segment;
+        self.work_behind(earlier, None, |engine, buffers, now| {
+            let continues = may_wait && !arrival.congested && engine.continues(segment);
+            engine.arrive(now, arrival, buffers);
+            continues && engine.expects(segment.header.seq.plus(segment.payload.len() as u32))
+        })
+    }
+
+    /// Sends what is due, and tells what has happened, after segments with which that waited.
+    pub(super) fn send_behind(&self, earlier: News) {
+        self.work_behind(earlier, None, |_, _, _| false);
+    }
+
+    /// Does something with the engine, as [`Self::work_in_turn`]. Where `f` says so, what is due is
+    /// left for the next time, with the news.
+    fn work_behind(
+        &self,
+        earlier: News,
+        turn: Option<&LinkDevice>,
+        f: impl FnOnce(&mut Connection, &mut SocketBuffers<'_>, Nanos) -> bool,
+    ) -> Option<After> {
         let host = self.host.upgrade()?;
-        let (mut news, mut work) = (News::default(), Work::default());
-        let (result, outcome) = {
+        let (mut news, mut work) = (earlier, Work::default());
+        let (is_open, outcome) = {
             let mut inner = self.inner.lock();
             // Not before: of two threads that wait for the lock the first one may have the later
             // time, and what the other sends would look as if it had been under way for longer.
@@ -325,7 +371,13 @@ impl WireConnection {
                 news: &mut news,
                 hides: false,
             };
-            let result = f(engine, &mut buffers, now);
+            let may_wait = f(engine, &mut buffers, now);
+            if may_wait && engine.state() == before && engine.repairs() == repairs {
+                return Some(After {
+                    put_off: Some(news),
+                    is_open: true,
+                });
+            }
             let is_short = self.send(&host, &mut inner, now, turn, (&mut news, &mut work));
             let counts = &host.tcp.counts;
             counts.count_repairs(repairs, inner.engine.repairs());
@@ -333,7 +385,7 @@ impl WireConnection {
             // Who lingers waits for a state.
             news.end |= before != inner.engine.state();
             let outcome = self.settle(&host, &mut inner, now, is_short);
-            (result, outcome)
+            (inner.number.is_some(), outcome)
         };
         host.finish(work);
         match outcome {
@@ -350,7 +402,10 @@ impl WireConnection {
             Outcome::Ended(error) => self.buffers.fail(error),
         }
         self.buffers.notify(news);
-        Some(result)
+        Some(After {
+            put_off: None,
+            is_open,
+        })
     }
 
     /// Sends the segments that are due, as far as the card has room for them: for the rest the

@@ -1,6 +1,7 @@
 //! TCP over interfaces: the table of what segments can be for, and the ways into it and out of it
 //! (`docs/ip.md`, "TCP").
 
+mod burst;
 mod connection;
 mod deadlines;
 mod index;
@@ -18,6 +19,7 @@ use ::tcp::{
     State as EngineState, SynCookies, TimeWait, Verdict,
 };
 use abi::errno::Errno;
+pub(super) use burst::Held;
 use connection::WireConnection;
 use fs::Result;
 use ip::{Address, Checksum, Nanos, ipv4};
@@ -26,7 +28,6 @@ use table::{Due, EndsHash, Entry, Number, Table};
 use task::Mutex;
 
 use super::Host;
-use super::input::Arrived;
 use super::output::OutgoingPacket;
 use super::send_queue::QueuePlace;
 use super::state::{Class, Work};
@@ -40,7 +41,6 @@ use crate::inet::tcp::{ConnectRequest, ListenTerms, TcpListener, TcpOptions, Tcp
 use crate::inet::{link_of, with_link};
 use crate::socket::Interface;
 use crate::socket::memory::Transport;
-use crate::socket::tap::PACKET_HOST;
 
 /// Bytes of the headers of IP and TCP without options, on the way to an address.
 fn headers_to(address: SocketAddr) -> u16 {
@@ -418,40 +418,6 @@ impl Host {
         // It has no data: it fits.
         let _ = self.send_segment(ends, path, header, &[], &mut work);
         self.finish(work);
-    }
-
-    /// Takes a segment that has come in, if it is of an open connection that has taken one from the
-    /// same host by the same interface since the tables have changed: for whom it is need not be
-    /// looked up then. Returns whether it was; else nothing has happened. Its packet is whole.
-    pub(super) fn receive_if_open(
-        &self,
-        arrived: &Arrived<'_>,
-        (source, destination): (IpAddr, IpAddr),
-        tos: u8,
-        bytes: &[u8],
-    ) -> bool {
-        let translates = source.is_ipv4() && self.translates.load(Ordering::Relaxed);
-        if arrived.packet_type != PACKET_HOST || translates {
-            return false;
-        }
-        let Some(&[a, b, c, d]) = bytes.first_chunk() else {
-            return false;
-        };
-        let index = arrived.interface.index;
-        let ends = Ends {
-            local: SocketAddr::new(destination, u16::from_be_bytes([c, d])),
-            remote: with_link(SocketAddr::new(source, u16::from_be_bytes([a, b])), index),
-        };
-        let table = &self.tcp.table;
-        let connection = table.open(table.place(&ends), &ends);
-        let version = arrived.view.version();
-        let Some(connection) = connection.filter(|one| one.is_admitted(version, index)) else {
-            return false;
-        };
-        if let Some(segment) = self.verify_segment(source, destination, bytes) {
-            connection.arrive(&arrival_of(segment, tos));
-        }
-        true
     }
 
     /// A segment that is whole; any other is counted.
