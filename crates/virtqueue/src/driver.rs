@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::iter::once;
 
 use crate::layout::{DESCRIPTOR, Descriptor, Features, Flags, Left, Piece, Setup, SetupError};
 use crate::memory::{Address, Memory};
@@ -252,11 +253,14 @@ impl<M: Memory, T> DriverQueue<M, T> {
             return Err(Refusal::Full);
         }
         let head = self.free;
-        let offered = match table {
-            Some(tables) => self
+        // A chain of one, which nearly all are, is not worth what goes through several costs.
+        let offered = match (table, readable, writable) {
+            (Some(tables), ..) => self
                 .write_table(tables.table(head), readable, writable)
-                .and_then(|table| self.publish(flagged(&[table], &[], Flags::INDIRECT))),
-            None => self.publish(flagged(readable, writable, Flags::empty())),
+                .and_then(|table| self.publish(once((table, Flags::INDIRECT)))),
+            (None, [piece], []) => self.publish(once((*piece, Flags::empty()))),
+            (None, [], [piece]) => self.publish(once((*piece, Flags::WRITE))),
+            (None, ..) => self.publish(flagged(readable, writable)),
         };
         offered.map_err(|rule| Refusal::Broken(self.breaks(rule)))?;
         let mut last = head;
@@ -291,7 +295,7 @@ impl<M: Memory, T> DriverQueue<M, T> {
         writable: &[Piece],
     ) -> Result<Piece, Rule> {
         let mut len = 0;
-        for (piece, flags) in flagged(readable, writable, Flags::empty()) {
+        for (piece, flags) in flagged(readable, writable) {
             let at = table.plus(DESCRIPTOR * u64::from(len));
             len += 1;
             let next = len;
@@ -448,13 +452,10 @@ impl<M: Memory, T> DriverQueue<M, T> {
 fn flagged<'a>(
     readable: &'a [Piece],
     writable: &'a [Piece],
-    all: Flags,
 ) -> impl Iterator<Item = (Piece, Flags)> + 'a {
     let pieces = readable.len() + writable.len();
-    let readable = readable.iter().map(move |piece| (*piece, all));
-    let writable = writable
-        .iter()
-        .map(move |piece| (*piece, all | Flags::WRITE));
+    let readable = readable.iter().map(|piece| (*piece, Flags::empty()));
+    let writable = writable.iter().map(|piece| (*piece, Flags::WRITE));
     readable
         .chain(writable)
         .enumerate()
