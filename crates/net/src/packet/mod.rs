@@ -25,7 +25,7 @@ use task::Mutex;
 use crate::inet::{InetStack, frame};
 use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::extended_options::{SKF_AD_CPU, realtime_ns, this_cpu};
-use crate::socket::tap::{PACKET_HOST, PACKET_OUTGOING, PacketTap};
+use crate::socket::tap::{PACKET_HOST, PACKET_OUTGOING, PacketTap, TapScope};
 use crate::socket::{Interface, SocketMemory, caller_ucred, timer};
 use crate::{
     Address, Caller, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps,
@@ -78,7 +78,7 @@ struct PacketQueue {
 #[derive(Clone, Copy, Default)]
 struct PacketBinding {
     protocol: u16,
-    /// 0: every one.
+    /// 0: every one. The socket's [`TapScope`] is that, too.
     interface: u32,
 }
 
@@ -89,6 +89,7 @@ pub(crate) struct PacketSocket {
     socket_type: SocketType,
     endpoint: Endpoint<PacketQueue>,
     binding: Mutex<PacketBinding>,
+    scope: TapScope,
     auxdata: AtomicBool,
     ignore_outgoing: AtomicBool,
     version: AtomicU32,
@@ -162,6 +163,7 @@ impl PacketStack {
                 protocol: u16::from_be(protocol as u16),
                 interface: 0,
             }),
+            scope: TapScope::all(),
             auxdata: AtomicBool::new(false),
             ignore_outgoing: AtomicBool::new(false),
             version: AtomicU32::new(0),
@@ -171,7 +173,7 @@ impl PacketStack {
             uid: caller_ucred().uid,
             this: this.clone(),
         });
-        core.taps.add(socket.tap())?;
+        core.taps.add(socket.tap(), socket.scope.clone())?;
         self.sockets.lock().push(Arc::downgrade(&socket));
         Ok(Socket::new(socket, options))
     }
@@ -554,6 +556,7 @@ impl SocketOps for PacketSocket {
             protocol,
             interface,
         };
+        self.scope.set(interface);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use fs::Result;
 use task::{Mutex, RcuArc};
@@ -24,11 +24,42 @@ pub(crate) trait PacketTap: Send + Sync {
     fn receive_frame(&self, frame: &[u8], interface: &Interface, packet_type: u8);
 }
 
+/// The interface whose packets a tap sees; shared by the tap, which changes it, and the list of
+/// taps, so that those of other interfaces cost a comparison.
+#[derive(Clone)]
+pub(crate) struct TapScope(Arc<AtomicU32>);
+
+impl TapScope {
+    /// The scope of a tap that sees all interfaces.
+    pub(crate) fn all() -> Self {
+        Self(Arc::new(AtomicU32::new(0)))
+    }
+
+    /// Has the tap see one interface by its number; 0: all. A packet that passes meanwhile is seen
+    /// by the old or by the new one.
+    pub(crate) fn set(&self, interface: u32) {
+        self.0.store(interface, Ordering::Relaxed);
+    }
+
+    /// Whether an interface is one of those.
+    pub(crate) fn covers(&self, interface: u32) -> bool {
+        let scope = self.0.load(Ordering::Relaxed);
+        scope == 0 || scope == interface
+    }
+}
+
+/// A tap in the list.
+#[derive(Clone)]
+struct KnownTap {
+    scope: TapScope,
+    tap: Weak<dyn PacketTap>,
+}
+
 /// The taps of a network stack.
 pub(crate) struct PacketTaps {
     /// The list as packets see it, which is made anew by who holds `changes`. One that has gone may
     /// stay in it.
-    taps: RcuArc<Vec<Weak<dyn PacketTap>>>,
+    taps: RcuArc<Vec<KnownTap>>,
     changes: Mutex<()>,
     /// The number of taps: what is sent pays a load while there is none.
     count: AtomicUsize,
@@ -54,10 +85,10 @@ impl PacketTaps {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(crate) fn add(&self, tap: Weak<dyn PacketTap>) -> Result<()> {
+    pub(crate) fn add(&self, tap: Weak<dyn PacketTap>, scope: TapScope) -> Result<()> {
         let changes = self.changes.lock();
         let mut all = self.others(None)?;
-        fallible::push(&mut all, tap)?;
+        fallible::push(&mut all, KnownTap { scope, tap })?;
         let old = self.taps.swap(Some(Arc::new(all)));
         drop(changes);
         drop(old);
@@ -80,10 +111,10 @@ impl PacketTaps {
     }
 
     /// A list of all taps that are there, but for one.
-    fn others(&self, one: Option<&Weak<dyn PacketTap>>) -> Result<Vec<Weak<dyn PacketTap>>> {
+    fn others(&self, one: Option<&Weak<dyn PacketTap>>) -> Result<Vec<KnownTap>> {
         let mut all = Vec::new();
         for known in self.taps.load().iter().flat_map(|taps| taps.iter()) {
-            if known.strong_count() > 0 && !one.is_some_and(|one| one.ptr_eq(known)) {
+            if known.tap.strong_count() > 0 && !one.is_some_and(|one| one.ptr_eq(&known.tap)) {
                 fallible::push(&mut all, known.clone())?;
             }
         }
@@ -111,9 +142,9 @@ impl PacketTaps {
         sender: Option<&Weak<dyn PacketTap>>,
     ) {
         let Some(taps) = self.taps.load() else { return };
-        for tap in taps.iter() {
-            if !sender.is_some_and(|sender| sender.ptr_eq(tap))
-                && let Some(socket) = tap.upgrade()
+        for known in taps.iter().filter(|one| one.scope.covers(interface.index)) {
+            if !sender.is_some_and(|sender| sender.ptr_eq(&known.tap))
+                && let Some(socket) = known.tap.upgrade()
             {
                 socket.receive_frame(frame, interface, packet_type);
             }
