@@ -42,9 +42,15 @@ pub struct Endpoint<Q> {
 
 impl<Q: Default> Endpoint<Q> {
     pub(crate) fn new(options: Arc<SocketOptions>) -> Self {
+        Self::with_queue(options, Q::default())
+    }
+}
+
+impl<Q> Endpoint<Q> {
+    pub(crate) fn with_queue(options: Arc<SocketOptions>, queue: Q) -> Self {
         Self {
             options,
-            queue: Mutex::default(),
+            queue: Mutex::new(queue),
             readable: PollQueue::new(),
             writable: PollQueue::new(),
             file: Once::new(),
@@ -53,9 +59,7 @@ impl<Q: Default> Endpoint<Q> {
             error_pending: AtomicBool::new(false),
         }
     }
-}
 
-impl<Q> Endpoint<Q> {
     pub(crate) fn is_shut_down(&self, what: u8) -> bool {
         self.shutdown.load(Ordering::Acquire) & what == what
     }

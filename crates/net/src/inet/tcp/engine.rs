@@ -198,11 +198,8 @@ impl TcpBuffers {
     /// Buffers that have no socket yet.
     #[must_use]
     pub fn new(stack: &InetStack) -> Self {
-        // Nothing that was sent has arrived as long as it is here: there is no second buffer. Who
-        // pays is known with the socket.
-        let options = SocketOptions::of_owner(stack.core.clone(), 0).with_buffers(0, 0);
         Self {
-            unacknowledged: new_endpoint(options),
+            unacknowledged: new_endpoint(stack.tcp.engine_options.clone()),
             socket: Once::new(),
         }
     }

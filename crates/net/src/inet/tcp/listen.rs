@@ -210,7 +210,7 @@ impl TcpSocket {
     pub(super) fn create_child(&self, connection: Connection) -> Arc<Self> {
         let common = self.common.child();
         let options = self.endpoint.options.inherit();
-        let endpoint = new_endpoint(options);
+        let endpoint = new_endpoint(Arc::new(options));
         let server = Self::with_endpoint(common, endpoint);
         server.set_user_timeout_ms(self.user_timeout_ms());
         server.set_connection(connection);

@@ -57,10 +57,9 @@ fn new_buffer(options: &SocketOptions) -> ByteStream {
 }
 
 /// An endpoint with such a buffer.
-fn new_endpoint(options: SocketOptions) -> Arc<TcpEndpoint> {
-    let endpoint = TcpEndpoint::new(Arc::new(options));
-    *endpoint.queue.lock() = new_buffer(&endpoint.options);
-    Arc::new(endpoint)
+fn new_endpoint(options: Arc<SocketOptions>) -> Arc<TcpEndpoint> {
+    let queue = new_buffer(&options);
+    Arc::new(TcpEndpoint::with_queue(options, queue))
 }
 
 /// The TCP sockets of a stack.
@@ -70,6 +69,8 @@ pub(super) struct TcpTables {
     active_connections: Mutex<BTreeSet<(SocketAddr, SocketAddr)>>,
     /// All sockets, for listings.
     pub(super) sockets: SocketList<TcpSocket>,
+    /// The options of the engines' ends of all connections: nobody sets any.
+    engine_options: Arc<SocketOptions>,
 }
 
 impl TcpTables {
@@ -78,6 +79,9 @@ impl TcpTables {
             bind_table: BindTable::new(core.clone()),
             active_connections: Mutex::new(BTreeSet::new()),
             sockets: SocketList::default(),
+            // Nothing that was sent has arrived as long as it is at that end: there is no second
+            // buffer. Who pays for it is known with the socket.
+            engine_options: Arc::new(SocketOptions::of_owner(core.clone(), 0).with_buffers(0, 0)),
         }
     }
 
@@ -179,7 +183,7 @@ impl TcpSocket {
             sysctls.tcp_rmem.default_size(),
         );
         let common = InetSocket::new(stack, family);
-        Self::with_endpoint(common, new_endpoint(options))
+        Self::with_endpoint(common, new_endpoint(Arc::new(options)))
     }
 
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
