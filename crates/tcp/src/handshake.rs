@@ -51,6 +51,8 @@ pub struct Handshake {
     pub(crate) sent: Option<Nanos>,
     /// Nothing was kept of it: it comes from a SYN cookie.
     pub(crate) cookie: bool,
+    /// The place of the ends in the listener's table; of a cookie nothing is there.
+    pub(crate) place: u32,
 }
 
 impl Handshake {

@@ -4,7 +4,7 @@
 //! and Bernstein, "SipHash: a fast short-input PRF", 2012). Places in tables, which nobody outside
 //! sees, are by SipHash-1-3: each segment has one made.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 
 use crate::Nanos;
 use crate::handshake::Ends;
@@ -26,10 +26,8 @@ impl core::fmt::Debug for Secret {
 /// The use of a hash, so that what is seen of one tells nothing of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// An initial sequence number.
+    /// An initial sequence number, and in the upper half an offset of a clock.
     Number,
-    /// An offset of a clock.
-    Clock,
     /// A place in a table.
     Place,
     /// The two hashes of a SYN cookie.
@@ -129,24 +127,26 @@ impl Secret {
         self.hash_ends(ends, Purpose::Place, 0)
     }
 
-    /// Initial sequence number of a connection that begins now.
+    /// Initial sequence number of a connection that begins now, and the offset for the clock of its
+    /// timestamps, as [`Self::clock_offset`].
     #[must_use]
-    pub fn initial(&self, now: Nanos, local: SocketAddr, remote: SocketAddr) -> Seq {
-        let ends = Ends { local, remote };
-        Seq((now / STEP) as u32).plus(self.hash_ends(&ends, Purpose::Number, 0) as u32)
+    pub fn initial(&self, now: Nanos, ends: &Ends) -> (Seq, u32) {
+        let hash = self.hash_ends(ends, Purpose::Number, 0);
+        let iss = Seq((now / STEP) as u32).plus(hash as u32);
+        (iss, (hash >> 32) as u32)
     }
 
     /// An offset for the clock of a connection's timestamps (RFC 7323, section 5.4): the same
     /// for the same two ends, so that a later connection's are larger.
     #[must_use]
-    pub fn clock_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
-        let ends = Ends { local, remote };
-        self.hash_ends(&ends, Purpose::Clock, 0) as u32
+    pub fn clock_offset(&self, ends: &Ends) -> u32 {
+        (self.hash_ends(ends, Purpose::Number, 0) >> 32) as u32
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::net::SocketAddr;
     use std::vec::Vec;
 
     use super::*;
@@ -197,20 +197,20 @@ mod tests {
     #[test]
     fn numbers_grow_and_differ() {
         let secret = Secret([1, 2]);
-        let ends = |port| {
-            (
-                SocketAddr::from(([10, 0, 0, 1], port)),
-                SocketAddr::from(([10, 0, 0, 2], 80)),
-            )
+        let ends = |port| Ends {
+            local: SocketAddr::from(([10, 0, 0, 1], port)),
+            remote: SocketAddr::from(([10, 0, 0, 2], 80)),
         };
-        let at = |now, port| secret.initial(now, ends(port).0, ends(port).1).0;
+        let at = |now, port| secret.initial(now, &ends(port)).0.0;
         assert_eq!(at(STEP * 5, 1).wrapping_sub(at(0, 1)), 5);
         assert_ne!(at(0, 1), at(0, 2));
-        assert_ne!(at(0, 1), Secret([1, 3]).initial(0, ends(1).0, ends(1).1).0);
+        assert_ne!(at(0, 1), Secret([1, 3]).initial(0, &ends(1)).0.0);
         assert_ne!(
             at(0, 1),
-            secret.clock_offset(ends(1).0, ends(1).1),
+            secret.clock_offset(&ends(1)),
             "the two spaces tell nothing of each other"
         );
+        let offsets = [0, 9].map(|now| secret.initial(now, &ends(1)).1);
+        assert_eq!(offsets, [secret.clock_offset(&ends(1)); 2]);
     }
 }

@@ -220,7 +220,7 @@ impl<'a> Wire<'a> {
     fn transfer(mut self, opener: Opener, config: Config, bytes: u64) {
         let secret = Secret([self.port.into(), 2]);
         let (local, remote) = ((ENGINE, self.port).into(), (LINUX, PORT).into());
-        let iss = secret.initial(self.now(), local, remote);
+        let iss = secret.initial(self.now(), &Ends { local, remote }).0;
         let mut connection = None;
         let (name, port) = (format!("{opener:?} {:?}", self.trouble), self.port);
         let linux = match opener {

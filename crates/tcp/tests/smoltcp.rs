@@ -204,7 +204,7 @@ impl Run {
         };
         let secret = Secret([plan.seed, 1]);
         let (local, remote) = ends();
-        let iss = secret.initial(0, local, remote);
+        let iss = secret.initial(0, &Ends { local, remote }).0;
         let connection = plan
             .engine_connects
             .then(|| Connection::connect(config.clone(), 0, PORTS, iss, 5));

@@ -175,6 +175,38 @@ fn sysctl_default(sysctls: &Sysctls, level: u32, option: u32) -> Option<&Sysctl>
     })
 }
 
+/// An option that is looked up when the kernel is compiled.
+pub(super) struct KnownOption {
+    pub(super) level: u32,
+    pub(super) option: u32,
+    /// Its value at first.
+    first: i32,
+}
+
+impl KnownOption {
+    /// The option of a level and number, which there is.
+    pub(super) const fn new(level: u32, option: u32) -> Self {
+        let mut at = 0;
+        loop {
+            let (known, number, first, ..) = OPTION_TABLE[at];
+            if known == level && number == option {
+                return Self {
+                    level,
+                    option,
+                    first,
+                };
+            }
+            at += 1;
+        }
+    }
+
+    /// Its value where none was set.
+    pub(super) fn default(&self, sysctls: &Sysctls) -> i32 {
+        let setting = sysctl_default(sysctls, self.level, self.option);
+        setting.map_or(self.first, |setting| setting.as_usize() as i32)
+    }
+}
+
 /// Looks an option up.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use task::Mutex;
 use super::inet_socket::{Family, InetSocket};
 use super::multicast::{self, Membership};
 use super::option_table::{
-    BOOLEAN_RANGE, IP, IPV6, LOOPBACK_MSS, TCP, TCP_INQ, UDP, UDP_LITE, find_option,
+    BOOLEAN_RANGE, IP, IPV6, KnownOption, LOOPBACK_MSS, TCP, TCP_INQ, UDP, UDP_LITE, find_option,
 };
 use super::stack::InetStack;
 use super::tcp::TcpSocket;
@@ -100,6 +100,19 @@ impl InetOptions {
     pub(super) fn int_option(&self, level: u32, option: u32) -> i32 {
         let [value] = self.int_options([(level, option)]);
         value
+    }
+
+    /// The values of options that are known when the kernel is compiled, at one moment.
+    pub(super) fn known_options<const N: usize>(&self, wanted: &[KnownOption; N]) -> [i32; N] {
+        let chosen = self.values.lock();
+        let sysctls = &self.stack.core.sysctls;
+        wanted.each_ref().map(|known| {
+            let mut set = chosen.numbers.iter();
+            match set.find(|(l, o, _)| (*l, *o) == (known.level, known.option)) {
+                Some((_, _, value)) => *value,
+                None => known.default(sysctls),
+            }
+        })
     }
 
     /// The values of several options, by level and number, at one moment.

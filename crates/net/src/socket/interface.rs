@@ -178,11 +178,21 @@ impl InterfaceAddress {
     /// Whether an address is everybody in the network: the one that was set for that, and, as on
     /// Linux, the last one of the network in any case.
     pub(crate) fn has_broadcast(&self, to: Ipv4Addr) -> bool {
-        let last = || match self.network_ip() {
+        self.broadcast == Some(to) || self.last_of_network() == Some(to)
+    }
+
+    /// The addresses that are everybody in the network, as [`Self::has_broadcast`].
+    pub(crate) fn broadcasts(&self) -> impl Iterator<Item = Ipv4Addr> {
+        let last = self.last_of_network();
+        let set = self.broadcast.filter(|set| last != Some(*set));
+        last.into_iter().chain(set)
+    }
+
+    fn last_of_network(&self) -> Option<Ipv4Addr> {
+        match self.network_ip() {
             IpAddr::V4(ip) => Prefix::of(ip, self.prefix_len).and_then(Prefix::broadcast),
             IpAddr::V6(_) => None,
-        };
-        self.broadcast == Some(to) || last() == Some(to)
+        }
     }
 
     /// Whether another address is of the same network of IPv4.

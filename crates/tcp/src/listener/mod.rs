@@ -214,7 +214,7 @@ impl Listener {
     #[must_use]
     pub fn opened(&mut self, handshake: &Handshake) -> bool {
         if !handshake.cookie {
-            let Some(place) = self.find(&handshake.ends) else {
+            let Some(place) = self.table.find(&handshake.ends, handshake.place) else {
                 return false;
             };
             if self.table.get(place).handshake.iss != handshake.iss {
@@ -320,11 +320,12 @@ impl Listener {
             return self.drop_syn();
         }
         let ends = &incoming.ends;
-        let iss = incoming
-            .iss
-            .unwrap_or_else(|| self.secret.initial(now, ends.local, ends.remote));
+        let (first, clock_offset) = self.secret.initial(now, ends);
+        let iss = incoming.iss.unwrap_or(first);
         let header = &incoming.arrival.segment.header;
         let mut handshake = self.terms(incoming, &header.options, iss, header.seq);
+        handshake.clock_offset = clock_offset;
+        handshake.place = hash;
         handshake.ecn = header.flags.contains(Flags::ECE | Flags::CWR);
         handshake.sent = Some(now);
         let request = Request {
@@ -347,7 +348,7 @@ impl Listener {
         Reaction::Drop
     }
 
-    /// The terms that a SYN's options and the settings agree on.
+    /// The terms that a SYN's options and the settings agree on, but for the offset of the clock.
     fn terms(&self, incoming: &Incoming<'_>, options: &Options, iss: Seq, irs: Seq) -> Handshake {
         let config = &self.config.connection;
         let ends = incoming.ends;
@@ -370,9 +371,10 @@ impl Listener {
                 .timestamps
                 .filter(|_| config.timestamps)
                 .map(|clock| clock.value),
-            clock_offset: self.secret.clock_offset(ends.local, ends.remote),
+            clock_offset: 0,
             sent: None,
             cookie: false,
+            place: 0,
         }
     }
 
@@ -392,6 +394,7 @@ impl Listener {
         let peer_mss = options.mss.unwrap_or(DEFAULT_MSS);
         let iss = cookies.make(now, &incoming.ends, header.seq, peer_mss);
         let mut handshake = self.terms(incoming, &options, iss, header.seq);
+        handshake.clock_offset = self.secret.clock_offset(&incoming.ends);
         handshake.ecn =
             handshake.recent.is_some() && header.flags.contains(Flags::ECE | Flags::CWR);
         let clock = syn_cookies::clock_with(
@@ -438,7 +441,7 @@ impl Listener {
             .filter(|_| self.config.connection.timestamps)
         {
             let ends = &incoming.ends;
-            let offset = self.secret.clock_offset(ends.local, ends.remote);
+            let offset = self.secret.clock_offset(ends);
             let Some(held) = syn_cookies::options_of(clock.echo, offset) else {
                 self.counts.cookies_failed += 1;
                 return None;
@@ -449,6 +452,7 @@ impl Listener {
         }
         self.counts.cookies_received += 1;
         let mut handshake = self.terms(incoming, &options, iss, irs);
+        handshake.clock_offset = self.secret.clock_offset(&incoming.ends);
         handshake.ecn = ecn;
         handshake.cookie = true;
         Some(handshake)

@@ -273,7 +273,7 @@ impl Wire {
             side += 1;
             let connects = own == 0 || both;
             let (local, remote) = (address(own), address(1 - own));
-            let iss = secret.initial(0, local, remote);
+            let iss = secret.initial(0, &Ends { local, remote }).0;
             let ports = (local.port(), remote.port());
             let listener = ListenConfig {
                 connection: config.clone(),

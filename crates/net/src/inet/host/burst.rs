@@ -1,7 +1,7 @@
 //! Frames that have come together.
 
 use alloc::sync::{Arc, Weak};
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 
 use super::input::Arrived;
 use super::link::View;
@@ -77,6 +77,7 @@ impl Burst<'_> {
             packet_type,
             view,
             held: &self.held,
+            place: Cell::new(None),
         };
         let host = self.host;
         match frame::protocol(frame, interface) {

@@ -1,7 +1,7 @@
 //! From frames of devices to the sockets of their packets.
 
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ use super::counts::Counter;
 use super::forward::{ForwardTerms, Passed, Translation};
 use super::link::View;
 use super::state::Class;
-use super::tcp::Held;
+use super::tcp::{EndsHash, Held};
 use crate::inet::bind_table::ephemeral_ports;
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::icmp_errors::QuotedError;
@@ -40,8 +40,6 @@ pub(super) struct Whole<'a> {
     header_bytes: &'a [u8],
     pub(super) payload: &'a [u8],
     pub(super) class: Class,
-    /// The version of the interfaces that have said so; 0: none that will be again.
-    version: u64,
 }
 
 /// The circumstances of a packet's arrival.
@@ -55,6 +53,9 @@ pub(super) struct Arrived<'a> {
     pub(super) view: &'a View,
     /// The connection of the last segment of the same burst.
     pub(super) held: &'a RefCell<Option<Held>>,
+    /// The place in the table of connections of the ends of its segment, if no connection was found
+    /// open there.
+    pub(super) place: Cell<Option<EndsHash>>,
 }
 
 /// The ends of a packet, as a host's tables see them.
@@ -203,7 +204,6 @@ impl Host {
             header_bytes: packet.header_bytes,
             payload: packet.payload,
             class,
-            version: arrived.view.version(),
         };
         let payload;
         if was_fragments {
@@ -222,7 +222,7 @@ impl Host {
             whole.payload = &payload;
         }
         if passes.is_none() || !self.pass_on(stack, interface, &whole, was_fragments) {
-            self.deliver(stack, Some(interface), &whole, &whole);
+            self.deliver(stack, Some(arrived), &whole, &whole);
         }
     }
 
@@ -305,7 +305,6 @@ impl Host {
             header_bytes: arrived.header_bytes,
             payload: &payload,
             class: Class::Own,
-            version: 0,
         };
         self.deliver(stack, None, &packet, arrived);
     }
@@ -332,7 +331,7 @@ impl Host {
     fn deliver(
         &self,
         stack: &InetStack,
-        interface: Option<&Interface>,
+        seen: Option<&Arrived<'_>>,
         packet: &Whole<'_>,
         arrived: &Whole<'_>,
     ) {
@@ -340,7 +339,6 @@ impl Host {
         if Self::is_tcp(header, packet.class) {
             self.counts.count(Counter::InDelivers);
             let ends = (header.source.into(), header.destination.into());
-            let seen = interface.map(|interface| (interface, packet.version));
             self.receive_tcp(stack, seen, ends, header.tos, packet.payload);
             if !stack.hears_raw_packets() {
                 return;
@@ -360,7 +358,7 @@ impl Host {
             from: SocketAddr::new(header.source.into(), 0),
             to: SocketAddr::new(header.destination.into(), 0),
             protocol: header.protocol,
-            interface_index: interface.map_or(Loopback::INDEX, |interface| interface.index),
+            interface_index: seen.map_or(Loopback::INDEX, |seen| seen.interface.index),
             ttl: header.ttl,
             tos: header.tos,
             timestamp_ns: 0,

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use fs::Result;
@@ -94,9 +94,24 @@ pub(super) struct KnownInterface {
     pub(super) v6_mtu: u32,
 }
 
+impl KnownInterface {
+    /// The longest packet to an address.
+    pub(super) fn mtu(&self, to: SocketAddr) -> u32 {
+        if to.is_ipv4() {
+            self.shown.mtu
+        } else {
+            self.v6_mtu
+        }
+    }
+}
+
 /// The interfaces as they were at some moment, in the order of their numbers.
 pub(super) struct View {
     interfaces: Vec<KnownInterface>,
+    /// The addresses of IPv4 that interfaces which are up have, and the broadcasts of their
+    /// networks.
+    own: Vec<Ipv4Addr>,
+    broadcasts: Vec<Ipv4Addr>,
     version: u64,
 }
 
@@ -106,7 +121,7 @@ impl View {
     /// # Errors
     /// `ENOMEM`.
     pub(super) fn of(registry: &Registry) -> Result<Self> {
-        let mut all = Vec::new();
+        let (mut all, mut own, mut broadcasts) = (Vec::new(), Vec::new(), Vec::new());
         for known in registry.iter() {
             let seen = KnownInterface {
                 shown: known.shown.clone(),
@@ -117,17 +132,28 @@ impl View {
                 v6_mtu: known.v6_mtu(),
             };
             fallible::push(&mut all, seen)?;
+            let addresses = known.shown.v4_addresses();
+            for address in addresses.filter(|_| known.is_up()) {
+                if let IpAddr::V4(ip) = address.ip {
+                    fallible::push(&mut own, ip)?;
+                }
+                for everybody in address.broadcasts() {
+                    fallible::push(&mut broadcasts, everybody)?;
+                }
+            }
         }
         Ok(Self {
             interfaces: all,
+            own,
+            broadcasts,
             version: registry.version(),
         })
     }
 
     /// For whom a packet of IPv4 with this destination is.
     pub(super) fn class(&self, to: Ipv4Addr) -> Class {
-        let up = self.interfaces.iter().filter(|seen| seen.is_up);
-        Class::of(to, up.map(|seen| &seen.shown))
+        let is_broadcast = || self.broadcasts.contains(&to);
+        Class::of(to, is_broadcast, || self.own.contains(&to))
     }
 
     /// For whom a packet of IPv6 with this destination is that has come in by an interface.

@@ -16,8 +16,8 @@ use super::fragments::Fragments;
 use super::link::LinkDevice;
 use super::registry::{Registered, Registry};
 use super::v6::Ipv6State;
+use crate::socket::InterfaceAddress;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
-use crate::socket::{Interface, InterfaceAddress};
 
 /// The kind of an Ethernet frame that carries ARP.
 pub(super) const ETH_P_ARP: u16 = 0x0806;
@@ -121,24 +121,22 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// For whom a packet with this destination is, where these interfaces are up.
-    pub(super) fn of<'a>(to: Ipv4Addr, up: impl Iterator<Item = &'a Interface>) -> Self {
+    /// For whom a packet with this destination is, where it is said whether that is everybody on
+    /// the link of an interface that is up, and whether such an interface has it.
+    pub(super) fn of(
+        to: Ipv4Addr,
+        is_broadcast: impl FnOnce() -> bool,
+        is_own: impl FnOnce() -> bool,
+    ) -> Self {
         if to.is_multicast() {
-            return Self::Multicast;
+            Self::Multicast
+        } else if to.is_broadcast() || is_broadcast() {
+            Self::Broadcast
+        } else if is_own() {
+            Self::Own
+        } else {
+            Self::Other
         }
-        if to.is_broadcast() {
-            return Self::Broadcast;
-        }
-        let mut class = Self::Other;
-        for known in up.flat_map(Interface::v4_addresses) {
-            if known.has_broadcast(to) {
-                return Self::Broadcast;
-            }
-            if known.ip == IpAddr::V4(to) {
-                class = Self::Own;
-            }
-        }
-        class
     }
 
     /// For whom a packet of IPv6 with this destination is, where `is_own` says whether an interface
@@ -260,8 +258,8 @@ impl HostState {
 
     /// For whom a packet with this destination is.
     pub(super) fn class(&self, to: Ipv4Addr) -> Class {
-        let up = self.interfaces.iter().filter(|one| one.is_up());
-        Class::of(to, up.map(|one| &one.shown))
+        let is_broadcast = || self.broadcast_interface(to).is_some();
+        Class::of(to, is_broadcast, || self.is_own(to))
     }
 
     /// Adds a frame to what is to be sent by an interface.

@@ -4,9 +4,22 @@ use ::tcp::{Algorithm, Config, Connection, KeepAlive, MILLISECOND, SECOND};
 use linux_raw_sys::net;
 
 use super::TcpSocket;
-use crate::inet::option_table::{IP, IPV6, TCP};
+use crate::inet::option_table::{IP, IPV6, KnownOption, TCP};
 use crate::inet::options::SOL_SOCKET;
 use crate::socket::{Sysctl, Sysctls};
+
+/// Options of whole numbers, in the order in which [`TcpSocket::engine_options`] takes them.
+static ENGINE_OPTIONS: [KnownOption; 9] = [
+    KnownOption::new(TCP, net::TCP_NODELAY),
+    KnownOption::new(TCP, net::TCP_MAXSEG),
+    KnownOption::new(TCP, net::TCP_WINDOW_CLAMP),
+    KnownOption::new(TCP, net::TCP_LINGER2),
+    KnownOption::new(TCP, net::TCP_SYNCNT),
+    KnownOption::new(IP, net::IP_TTL),
+    KnownOption::new(IP, net::IP_TOS),
+    KnownOption::new(IPV6, net::IPV6_UNICAST_HOPS),
+    KnownOption::new(IPV6, net::IPV6_TCLASS),
+];
 
 /// Options of a socket that an engine acts on.
 #[derive(Clone, Debug, Default)]
@@ -124,17 +137,7 @@ impl TcpSocket {
             tos,
             hop_limit,
             traffic_class,
-        ] = options.int_options([
-            (TCP, net::TCP_NODELAY),
-            (TCP, net::TCP_MAXSEG),
-            (TCP, net::TCP_WINDOW_CLAMP),
-            (TCP, net::TCP_LINGER2),
-            (TCP, net::TCP_SYNCNT),
-            (IP, net::IP_TTL),
-            (IP, net::IP_TOS),
-            (IPV6, net::IPV6_UNICAST_HOPS),
-            (IPV6, net::IPV6_TCLASS),
-        ]);
+        ] = options.known_options(&ENGINE_OPTIONS);
         TcpOptions {
             no_delay: no_delay != 0,
             keep_alive,

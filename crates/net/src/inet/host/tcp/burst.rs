@@ -83,11 +83,14 @@ impl Host {
         let mut held = arrived.held.borrow_mut();
         if held.as_ref().is_none_or(|held| held.ends != ends) {
             let table = &self.tcp.table;
-            let connection = table.open(table.place(&ends), &ends);
-            let version = arrived.view.version();
-            let Some(connection) = connection.filter(|one| one.is_admitted(version, index)) else {
+            let place = table.place(&ends);
+            let Some(connection) = table.open(place, &ends) else {
+                arrived.place.set(Some(place));
                 return false;
             };
+            if !connection.is_admitted(arrived.view.version(), index) {
+                return false;
+            }
             *held = Some(Held {
                 ends,
                 connection,

@@ -24,10 +24,12 @@ use connection::WireConnection;
 use fs::Result;
 use ip::{Address, Checksum, Nanos, ipv4};
 use listener::{ListenerState, WireListener};
-use table::{Due, EndsHash, Entry, Number, Table};
+pub(super) use table::EndsHash;
+use table::{Due, Entry, Number, Table};
 use task::Mutex;
 
 use super::Host;
+use super::input::Arrived;
 use super::output::OutgoingPacket;
 use super::send_queue::QueuePlace;
 use super::state::{Class, Work};
@@ -39,7 +41,6 @@ use crate::inet::network::Route;
 use crate::inet::stack::InetStack;
 use crate::inet::tcp::{ConnectRequest, ListenTerms, TcpListener, TcpOptions, TcpState};
 use crate::inet::{link_of, with_link};
-use crate::socket::Interface;
 use crate::socket::memory::Transport;
 
 /// Bytes of the headers of IP and TCP without options, on the way to an address.
@@ -439,13 +440,12 @@ impl Host {
         segment.ok()
     }
 
-    /// Takes a segment that has come in, in a packet for this host: by an interface, and by which
-    /// version of the interfaces. One by no interface has other ends than it came with, and opens
-    /// no connection.
+    /// Takes a segment that has come in, in a packet for this host: `seen` says how that has come,
+    /// if it has the ends that it came with. One that has others opens no connection.
     pub(super) fn receive_tcp(
         &self,
         stack: &InetStack,
-        seen: Option<(&Interface, u64)>,
+        seen: Option<&Arrived<'_>>,
         (source, destination): (IpAddr, IpAddr),
         tos: u8,
         bytes: &[u8],
@@ -454,20 +454,30 @@ impl Host {
             return;
         };
         let arrival = arrival_of(segment, tos);
-        let interface = seen.map(|(interface, _)| interface);
         let ends = Ends {
             local: SocketAddr::new(destination, segment.header.destination),
             remote: with_link(
                 SocketAddr::new(source, segment.header.source),
-                interface.map_or(0, |interface| interface.index),
+                seen.map_or(0, |seen| seen.interface.index),
             ),
         };
-        let place = self.tcp.table.place(&ends);
-        let iss = match self.find(place, &ends, &segment) {
+        let table = &self.tcp.table;
+        let known = seen.and_then(|seen| seen.place.get());
+        let place = known.unwrap_or_else(|| table.place(&ends));
+        let open = match known {
+            // That was just looked for; one that has come since is found with the lock.
+            Some(_) => None,
+            None => table.open(place, &ends),
+        };
+        let found = match open {
+            Some(connection) => Found::Connection(connection),
+            None => self.find(place, &ends, &segment),
+        };
+        let iss = match found {
             Found::Connection(connection) => {
                 count(&self.tcp.looked_up);
-                if let Some((interface, version)) = seen {
-                    connection.admit(version, interface.index);
+                if let Some(seen) = seen {
+                    connection.admit(seen.view.version(), seen.interface.index);
                 }
                 return connection.arrive(&arrival);
             }
@@ -480,14 +490,16 @@ impl Host {
             let listener = stack.tcp_listener(ends.remote, ends.local)?;
             Some((listener, seen))
         });
-        let Some((listener, (interface, version))) = opens else {
+        let Some((listener, seen)) = opens else {
             if let Some(refusal) = segment.refusal() {
                 self.send_alone(&ends, Path::PLAIN, &refusal);
             }
             return;
         };
-        let mtu = self.link_mtu(interface.index, ends.remote);
-        let mtu = u16::try_from(mtu.unwrap_or(interface.mtu)).unwrap_or(u16::MAX);
+        let interface = seen.interface;
+        let mtu = seen.view.get(interface.index);
+        let mtu = mtu.map_or(interface.mtu, |known| known.mtu(ends.remote));
+        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         let incoming = Incoming {
             ends,
             arrival,
@@ -497,16 +509,13 @@ impl Host {
         let opened = self.arrive_at_listener(stack, &listener, place, &incoming);
         if let Some(connection) = opened {
             // What comes next needs not be looked up, of however many connections.
-            connection.admit(version, interface.index);
+            connection.admit(seen.view.version(), interface.index);
             connection.arrive(&arrival);
         }
     }
 
-    /// Finds what a segment is for.
+    /// Finds what a segment is for, with the lock of its shard.
     fn find(&self, place: EndsHash, ends: &Ends, segment: &Segment<'_>) -> Found {
-        if let Some(connection) = self.tcp.table.open(place, ends) {
-            return Found::Connection(connection);
-        }
         let now = self.now();
         let mut table = self.tcp.table.lock(place);
         let Some((number, entry)) = table.find(place, ends) else {
@@ -705,8 +714,8 @@ impl Host {
         let config = options.config(&stack.core.sysctls, mss, room);
         let secret = &self.tcp.secret;
         let follows = self.follow(stack, &ends, now)?;
-        let iss = follows.unwrap_or_else(|| secret.initial(now, ends.local, ends.remote));
-        let offset = secret.clock_offset(ends.local, ends.remote);
+        let (first, offset) = secret.initial(now, &ends);
+        let iss = follows.unwrap_or(first);
         let engine = |config| Connection::connect(config, now, ends.ports(), iss, offset);
         let path = Path::of(options);
         let connection =

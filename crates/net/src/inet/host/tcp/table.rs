@@ -33,7 +33,7 @@ const NEVER: Nanos = Nanos::MAX;
 pub(super) type Number = u32;
 
 /// A hash of two ends, with a secret: the shard, and the place in it.
-pub(super) type EndsHash = u64;
+pub(in crate::inet::host) type EndsHash = u64;
 
 /// An entry of the table: a receiver of segments.
 pub(super) enum Entry {

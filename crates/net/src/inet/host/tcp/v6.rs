@@ -79,12 +79,6 @@ impl Host {
 
     /// The longest packet to an address by an interface, as far as the link tells.
     pub(super) fn link_mtu(&self, index: u32, to: SocketAddr) -> Option<u32> {
-        let view = self.view()?;
-        let seen = view.get(index)?;
-        Some(if to.is_ipv4() {
-            seen.shown.mtu
-        } else {
-            seen.v6_mtu
-        })
+        Some(self.view()?.get(index)?.mtu(to))
     }
 }

@@ -39,8 +39,6 @@ struct Whole<'a> {
     head: &'a [u8],
     payload: &'a [u8],
     class: Class,
-    /// The version of the interfaces that have said so.
-    version: u64,
     has_router_alert: bool,
 }
 
@@ -121,11 +119,10 @@ impl Host {
             head: packet.head,
             payload: packet.payload,
             class,
-            version: arrived.view.version(),
             has_router_alert: packet.has_router_alert,
         };
         let Ok(fragment) = Fragment::of_v6(&packet, index) else {
-            return self.deliver_v6(stack, interface, &whole);
+            return self.deliver_v6(stack, arrived, &whole);
         };
         counts.count(Counter6::ReasmReqds);
         let (joined, protocol) = match self.reassemble(&self.fragments.v6, &fragment) {
@@ -142,7 +139,7 @@ impl Host {
         whole.protocol = protocol;
         whole.protocol_at = None;
         whole.payload = &joined[at..];
-        self.deliver_v6(stack, interface, &whole);
+        self.deliver_v6(stack, arrived, &whole);
     }
 
     /// Drops a packet whose headers make no sense, and tells its sender if that can be.
@@ -179,8 +176,9 @@ impl Host {
 
     /// Gives a whole packet to the sockets, or to the protocol, and complains about it if it is for
     /// nobody.
-    fn deliver_v6(&self, stack: &InetStack, interface: &Interface, packet: &Whole<'_>) {
+    fn deliver_v6(&self, stack: &InetStack, arrived: &Arrived<'_>, packet: &Whole<'_>) {
         let counts = &self.counts.v6;
+        let interface = arrived.interface;
         let (header, index) = (&packet.header, interface.index);
         let is_own = packet.class == Class::Own;
         match packet.protocol {
@@ -193,7 +191,7 @@ impl Host {
                 let ends = (header.source.into(), header.destination.into());
                 self.receive_tcp(
                     stack,
-                    Some((interface, packet.version)),
+                    Some(arrived),
                     ends,
                     header.traffic_class,
                     packet.payload,
