@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -28,6 +28,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The host: a server of HTTP at one port, of nothing but bytes at another.
 pub struct Host {
     web: TcpListener,
+    /// The same over IPv6; none where the host has not got that itself.
+    web_v6: Option<TcpListener>,
     raw: TcpListener,
     /// A port of the host's that nobody listens at.
     pub closed: u16,
@@ -54,6 +56,7 @@ impl Host {
         });
         Ok(Self {
             web: bind()?,
+            web_v6: TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).ok(),
             raw: bind()?,
             closed: free_port()?,
             forwarded: free_port()?,
@@ -64,7 +67,12 @@ impl Host {
     /// Puts what is known of the host in the place of its names in a script.
     pub fn fill_in(&self, script: &str) -> Result<String> {
         let port = |of: &TcpListener| Ok::<_, io::Error>(of.local_addr()?.port().to_string());
+        let mut webs = format!("10.0.2.2:{}", port(&self.web)?);
+        if let Some(web) = &self.web_v6 {
+            write!(webs, " [fec0::2]:{}", port(web)?)?;
+        }
         Ok(script
+            .replace("@WEBS@", &webs)
             .replace("@WEB@", &port(&self.web)?)
             .replace("@RAW@", &port(&self.raw)?)
             .replace("@CLOSED@", &self.closed.to_string())
@@ -80,13 +88,15 @@ impl Host {
                 thread::spawn(move || echo_sum(visitor, &large));
             }
         })?;
-        let (web, large, forwarded) = (self.web, self.large, self.forwarded);
-        thread::Builder::new().spawn(move || {
-            for visitor in web.incoming().flatten() {
-                let large = large.clone();
-                thread::spawn(move || answer(visitor, &large, forwarded));
-            }
-        })?;
+        for web in [Some(self.web), self.web_v6].into_iter().flatten() {
+            let (large, forwarded) = (self.large.clone(), self.forwarded);
+            thread::Builder::new().spawn(move || {
+                for visitor in web.incoming().flatten() {
+                    let large = large.clone();
+                    thread::spawn(move || answer(visitor, &large, forwarded));
+                }
+            })?;
+        }
         Ok(())
     }
 }
