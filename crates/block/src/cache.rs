@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use arrayvec::ArrayVec;
+pub use direct::DirectWrite;
 pub use file::zero;
 use task::{Condvar, Mutex, MutexGuard};
 use vm::Page;

@@ -9,6 +9,7 @@ use block::{BlockDevice, Limits, Operation, PageCache, Request, SECTOR_SIZE, Tra
 use proptest::prelude::*;
 
 const SECTOR: usize = SECTOR_SIZE as usize;
+const PAGE: usize = 4096;
 /// Not a number of whole pages.
 const SECTORS: usize = 8 * 20 + 3;
 const LEN: usize = SECTORS * SECTOR;
@@ -131,6 +132,8 @@ enum Step {
     WriteRange(usize, usize),
     ReadDirect(usize, usize),
     WriteDirect(usize, usize, u8),
+    ReadPages(usize, usize),
+    WritePages(usize, usize, u8),
     Zero(usize, usize),
     Fail(usize),
 }
@@ -144,9 +147,22 @@ fn step() -> impl Strategy<Value = Step> {
         1 => place().prop_map(|(at, len)| Step::WriteRange(at, len)),
         2 => place().prop_map(|(at, len)| Step::ReadDirect(at, len)),
         3 => (place(), 1..=u8::MAX).prop_map(|((at, len), byte)| Step::WriteDirect(at, len, byte)),
+        2 => (0..21usize, 1..8usize).prop_map(|(first, n)| Step::ReadPages(first, n)),
+        3 => (0..21usize, 1..8usize, 1..=u8::MAX)
+            .prop_map(|(first, n, byte)| Step::WritePages(first, n, byte)),
         1 => (0..SECTORS, 0..40usize).prop_map(|(at, len)| Step::Zero(at, len.min(SECTORS - at))),
         1 => (1..4usize).prop_map(Step::Fail),
     ]
+}
+
+/// Pages of a program's, full of a byte.
+fn pages(count: usize, byte: u8) -> Vec<vm::Page> {
+    let page = |_| {
+        let page = vm::Page::zeroed().unwrap();
+        page.write(0, &[byte; PAGE]);
+        page
+    };
+    (0..count).map(page).collect()
 }
 
 proptest! {
@@ -233,6 +249,44 @@ proptest! {
                     let result = cache.write_through(at as u64..(at + n) as u64, &told);
                     let failed = had_failing > device.0.lock().unwrap().failing;
                     prop_assert_eq!(result, if failed { Err(Errno::EIO) } else { Ok(()) });
+                    if failed {
+                        device.0.lock().unwrap().failing = 0;
+                        cache.write(0, &model).unwrap();
+                        promised.fill(None);
+                    } else {
+                        let device = device.0.lock().unwrap();
+                        prop_assert!(device.shown[range.clone()] == model[range]);
+                    }
+                }
+                Step::ReadPages(first, count) => {
+                    let pages = pages(count, 0);
+                    match cache.read_pages(first as u64, &pages) {
+                        Ok(n) => {
+                            let mut buf = vec![0; n];
+                            for (part, page) in buf.chunks_mut(PAGE).zip(&pages) {
+                                page.read(0, part);
+                            }
+                            let at = (first * PAGE).min(LEN);
+                            prop_assert!(buf[..] == model[at..at + n], "page {first} differs");
+                        }
+                        Err(error) => prop_assert_eq!(error, Errno::EIO),
+                    }
+                }
+                Step::WritePages(first, count, byte) => {
+                    let pages = pages(count, byte);
+                    let Some(write) = cache.begin_write(first as u64, &pages) else {
+                        continue;
+                    };
+                    let range = first * PAGE..(first + count) * PAGE;
+                    prop_assert!(range.end <= LEN);
+                    model[range.clone()].fill(byte);
+                    promised[range.clone()].fill(None);
+                    let had_failing = device.0.lock().unwrap().failing;
+                    let result = write.finish(&told);
+                    let failed = had_failing > device.0.lock().unwrap().failing;
+                    let wanted = if failed { Err(Errno::EIO) } else { Ok(count * PAGE) };
+                    prop_assert_eq!(result, wanted);
+                    prop_assert!(pages.iter().all(|page| page.refs() == 1));
                     if failed {
                         device.0.lock().unwrap().failing = 0;
                         cache.write(0, &model).unwrap();

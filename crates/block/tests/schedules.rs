@@ -108,6 +108,56 @@ fn what_was_written_directly_is_read_by_who_read_before_it_ended() {
 }
 
 #[test]
+fn what_was_written_by_pages_is_read_by_who_read_before_it_ended() {
+    Model::new().preemptions(3).check(|| {
+        let (device, cache) = cache();
+        let theirs = cache.clone();
+        let reader = spawn("reader", move || {
+            theirs.read(0, &mut [0; 8]).unwrap();
+        });
+        let page = vm::Page::zeroed().unwrap();
+        page.write(0, &[2; PAGE]);
+        let told = Mutex::new(cache.sample_errors());
+        let pages = [page];
+        // Otherwise the reader has the page in the cache, and a copy is made.
+        if let Some(write) = cache.begin_write(0, &pages) {
+            write.finish(&told).unwrap();
+            assert_eq!(device.0.lock()[0], 2, "it ended before the device had it");
+            let mut kept = [0; 1];
+            cache.read(0, &mut kept).unwrap();
+            assert_eq!(kept, [2], "an older page is in the cache");
+        }
+        reader.join();
+    });
+}
+
+#[test]
+fn what_is_cached_while_pages_are_written_comes_after_it() {
+    Model::new().preemptions(3).check(|| {
+        let (device, cache) = cache();
+        let page = vm::Page::zeroed().unwrap();
+        page.write(0, &[2; PAGE]);
+        let told = Mutex::new(cache.sample_errors());
+        let pages = [page];
+        let write = cache.begin_write(0, &pages).unwrap();
+        let theirs = cache.clone();
+        let writer = spawn("writer", move || {
+            theirs.write(8, &[3; 8]).unwrap();
+            theirs.sync();
+        });
+        write.finish(&told).unwrap();
+        writer.join();
+        let mut found = [0; 16];
+        cache.read(0, &mut found).unwrap();
+        assert_eq!(found, [2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3]);
+        assert_eq!(device.0.lock()[..16], found);
+        let mut kept = [0; 16];
+        pages[0].read(0, &mut kept);
+        assert_eq!(kept, [2; 16], "the program's page is its own");
+    });
+}
+
+#[test]
 fn a_cache_that_forgets_while_others_read_and_write_ends() {
     Model::new().preemptions(2).check(|| {
         let (_, cache) = cache();

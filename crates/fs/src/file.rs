@@ -8,8 +8,10 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
 use linux_raw_sys::general as sys;
 use task::{Mutex, Once};
+use vm::Page;
 
 use crate::file_ops::{DirectoryOps, RegularFileOps};
 pub use crate::flags::OpenFlags;
@@ -113,6 +115,30 @@ pub trait FileOps: Any + Send + Sync {
     fn write_at(&self, file: &File, offset: u64, buf: &[u8]) -> Result<usize> {
         let _ = (file, offset, buf);
         Err(Errno::ESPIPE)
+    }
+
+    /// Reads whole pages into `pages`, which are a program's, at an offset or (`None`) at the
+    /// file's own position: what an opening with `O_DIRECT` can do without a copy. `None` where
+    /// this one cannot, so that the caller reads into a buffer of its own.
+    fn read_pages(
+        &self,
+        file: &File,
+        offset: Option<u64>,
+        pages: &[Page],
+    ) -> Option<Result<usize>> {
+        let _ = (file, offset, pages);
+        None
+    }
+
+    /// Writes whole pages of a program's, as [`Self::read_pages`] reads them.
+    fn write_pages(
+        &self,
+        file: &File,
+        offset: Option<u64>,
+        pages: &[Page],
+    ) -> Option<Result<usize>> {
+        let _ = (file, offset, pages);
+        None
     }
 
     /// Whether [`Self::read_at`] and [`Self::write_at`] are more than errors.
@@ -598,6 +624,51 @@ impl File {
         let result = self.ops.write_at(self, offset, buf);
         self.notify_transfer(&result, sys::IN_MODIFY);
         result
+    }
+
+    /// Reads into pages of a program's ([`FileOps::read_pages`]).
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_pages(&self, offset: Option<u64>, pages: &[Page]) -> Option<Result<usize>> {
+        if let Err(error) = self.require(self.flags().is_readable()) {
+            return Some(Err(error));
+        }
+        let result = self.ops.read_pages(self, offset, pages)?;
+        self.notify_transfer(&result, sys::IN_ACCESS);
+        Some(result)
+    }
+
+    /// Writes pages of a program's ([`FileOps::write_pages`]).
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_pages(&self, offset: Option<u64>, pages: &[Page]) -> Option<Result<usize>> {
+        if let Err(error) = self.require(self.flags().is_writable()) {
+            return Some(Err(error));
+        }
+        let result = self.ops.write_pages(self, offset, pages)?;
+        self.notify_transfer(&result, sys::IN_MODIFY);
+        Some(result)
+    }
+
+    /// Runs a transfer of whole pages from a page on, if it begins with one: at `offset`, or
+    /// (`None`) at the position, which it moves.
+    pub(crate) fn transfer_pages(
+        &self,
+        offset: Option<u64>,
+        transfer: impl FnOnce(u64) -> Option<Result<usize>>,
+    ) -> Option<Result<usize>> {
+        const PAGE: u64 = PAGE_SIZE as u64;
+        let from = |at: u64| at.is_multiple_of(PAGE).then_some(at / PAGE);
+        let Some(offset) = offset else {
+            return self.with_offset(|at| {
+                let result = transfer(from(*at)?)?;
+                *at += *result.as_ref().unwrap_or(&0) as u64;
+                Some(result)
+            });
+        };
+        transfer(from(offset)?)
     }
 
     /// Writes behind the end (`RWF_APPEND`), and moves the position there if asked. What has no end

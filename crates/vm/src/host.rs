@@ -39,6 +39,20 @@ impl Page {
         self.0.lock().unwrap()[offset..offset + buf.len()].copy_from_slice(buf);
     }
 
+    /// Fails: unit tests have no memory of programs but that of address spaces.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn read_to_user(&self, _: usize, _: usize, _: usize) -> Result<(), NoUserMemory> {
+        Err(NoUserMemory)
+    }
+
+    /// Copies the whole content of another page.
+    pub fn copy_from(&self, other: &Self) {
+        let bytes = other.0.lock().unwrap().clone();
+        self.write(0, &bytes);
+    }
+
     /// The number of the page.
     pub(crate) fn frame(&self) -> Frame {
         Arc::as_ptr(&self.0).addr()
@@ -56,6 +70,10 @@ impl Page {
         Arc::strong_count(&self.0) as u32
     }
 }
+
+/// Double of `guard::user::UserFault`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoUserMemory;
 
 /// Double of `guard::mem::has_room`.
 #[must_use]

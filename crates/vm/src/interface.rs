@@ -20,6 +20,7 @@ trait CountedPage: Clone {
     fn duplicate(&self) -> Option<Self>;
     fn read(&self, offset: usize, buf: &mut [u8]);
     fn write(&self, offset: usize, buf: &[u8]);
+    fn copy_from(&self, other: &Self);
     fn refs(&self) -> u32;
     fn frame(&self) -> Frame;
 }
@@ -36,6 +37,9 @@ impl CountedPage for Page {
     }
     fn write(&self, offset: usize, buf: &[u8]) {
         Self::write(self, offset, buf);
+    }
+    fn copy_from(&self, other: &Self) {
+        Self::copy_from(self, other);
     }
     fn refs(&self) -> u32 {
         Self::refs(self)

@@ -8,6 +8,7 @@
 //! | `fault` | what happens when a program touches a page: demand paging, copy on write, stack growth |
 //! | `large` | pages of 2 MiB |
 //! | `leaving` | pages that are moved out of memory that is to leave |
+//! | `lend` | pages of programs that devices read and write |
 //! | `madvise` | what a program says about its memory: `madvise`, `mlock`, `mincore` |
 //! | `remap` | moving and growing what is mapped |
 //! | `mseal` | what stays as it is |
@@ -37,6 +38,7 @@ mod host;
 mod interface;
 mod large;
 mod leaving;
+mod lend;
 mod madvise;
 mod mseal;
 mod object;
@@ -63,12 +65,13 @@ pub(crate) use guard::paging::{Flags, Insert, MapError, PageTable, Perm, Span, U
 #[cfg(not(target_os = "none"))]
 pub(crate) use host::{Flags, Insert, LargePage, MapError, PageTable, Perm, Span, Unmapped};
 #[cfg(not(target_os = "none"))]
-pub use host::{Frame, Page, has_kernel_room, has_room};
+pub use host::{Frame, NoUserMemory, Page, has_kernel_room, has_room};
 pub use large::{
     LargePageCounts, LargePages, counts as large_page_counts, set_setting as set_large_pages,
     setting as large_pages,
 };
 pub use leaving::{PageMover, moved_pages};
+pub use lend::{LentPages, MAX_LENT, lent_pages};
 pub use madvise::{Advice, DontNeedScope};
 pub use object::{Backing, Object, SharedWrites, ShmemObject};
 pub use remap::RemapOptions;

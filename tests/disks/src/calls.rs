@@ -70,10 +70,10 @@ pub fn open_direct(path: &Path) -> Result<File> {
         .with_context(|| format!("{} with O_DIRECT", path.display()))
 }
 
-/// A part of `buffer` of so many bytes that begins at a multiple of a block, as Linux wants it.
-pub fn aligned(buffer: &mut Vec<u8>, len: u64) -> &mut [u8] {
-    buffer.resize((len + DIRECT_BLOCK) as usize, 0);
-    let skip = buffer.as_ptr().align_offset(DIRECT_BLOCK as usize);
+/// A part of `buffer` of so many bytes that begins at a multiple of `unit`.
+pub fn aligned(buffer: &mut Vec<u8>, len: u64, unit: u64) -> &mut [u8] {
+    buffer.resize((len + unit) as usize, 0);
+    let skip = buffer.as_ptr().align_offset(unit as usize);
     &mut buffer[skip..skip + len as usize]
 }
 
@@ -93,9 +93,8 @@ fn checked(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// A shared mapping of the beginning of a file.
-///
-/// Nobody cuts the file while there is one.
+/// A shared mapping of the beginning of a file, which nobody cuts while there is one, or memory of
+/// the program's alone.
 pub struct Mapping {
     start: *mut u8,
     len: usize,
@@ -129,11 +128,85 @@ impl Mapping {
         }
     }
 
+    /// Memory of the program's alone, zeros.
+    ///
+    /// # Errors
+    /// `mmap(2)`'s.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping anywhere.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = start.cast();
+        Ok(Self { start, len })
+    }
+
+    /// Has the kernel read `len` bytes of a file into the mapping (`pread(2)`); how many it did.
+    ///
+    /// # Errors
+    /// `pread(2)`'s.
+    ///
+    /// # Panics
+    /// When they are not within the mapping.
+    pub fn read_in(&self, at: usize, len: usize, file: &File, offset: u64) -> io::Result<usize> {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: within the mapping, to which nothing refers.
+        let to = unsafe { self.start.add(at) };
+        // SAFETY: the same; what is not mapped any more is an error.
+        let done = unsafe { libc::pread(file.as_raw_fd(), to.cast(), len, offset as i64) };
+        usize::try_from(done).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Has the kernel write `len` bytes of the mapping to a file (`pwrite(2)`); how many it did.
+    ///
+    /// # Errors
+    /// `pwrite(2)`'s.
+    ///
+    /// # Panics
+    /// When they are not within the mapping.
+    pub fn write_out(&self, at: usize, len: usize, file: &File, offset: u64) -> io::Result<usize> {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: within the mapping.
+        let from = unsafe { self.start.add(at) };
+        // SAFETY: the same; what is not mapped any more is an error.
+        let done = unsafe { libc::pwrite(file.as_raw_fd(), from.cast(), len, offset as i64) };
+        usize::try_from(done).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Unmaps a page of it. Whoever uses it afterwards does so by calls that may fail.
+    ///
+    /// # Errors
+    /// `munmap(2)`'s.
+    ///
+    /// # Panics
+    /// When it is not within the mapping.
+    pub fn unmap_page(&self, at: usize) -> io::Result<()> {
+        assert!(at < self.len && at.is_multiple_of(4096));
+        // SAFETY: a page of the mapping, to which nothing refers.
+        checked(unsafe { libc::munmap(self.start.add(at).cast(), 4096) })
+    }
+
+    /// Stores a byte that is there already, so that the page is written to.
+    ///
+    /// # Panics
+    /// When it is not within the mapping.
+    pub fn write_byte(&self, at: usize) {
+        assert!(at < self.len);
+        // SAFETY: within the mapping, to which nothing refers.
+        unsafe {
+            let byte = self.start.add(at);
+            byte.write_volatile(byte.read_volatile());
+        }
+    }
+
     /// Stores bytes.
     ///
     /// # Panics
     /// When they are not within the mapping.
-    pub fn store(&mut self, at: usize, bytes: &[u8]) {
+    pub fn store(&self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len && bytes.len() <= self.len - at);
         // SAFETY: it is within the mapping, to which nothing refers.
         unsafe {
@@ -201,6 +274,11 @@ impl Mapping {
         checked(unsafe { libc::msync(self.start.cast(), self.len, libc::MS_SYNC) })
     }
 }
+
+// SAFETY: its bytes are copied in and out, and never referred to.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {

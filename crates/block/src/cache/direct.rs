@@ -10,9 +10,10 @@ use core::ops::Range;
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use task::Mutex;
+use vm::Page;
 
 use super::{PAGE, PageCache, State, new_pages, page_spans, pages_of, transfer};
-use crate::{ErrorCursor, Operation};
+use crate::{ErrorCursor, Operation, account};
 
 impl PageCache {
     /// Reads from `offset` on, and keeps nothing; 0 at or behind the end.
@@ -36,18 +37,14 @@ impl PageCache {
     /// request.
     fn read_some(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         let (first, end) = (offset / PAGE, offset + buf.len() as u64);
-        let missing = {
-            let contents = self.settled(first);
-            if let Some(cached) = contents.pages.get(&first) {
+        let missing = match self.look(first..end.div_ceil(PAGE)) {
+            Found::Cached(page) => {
                 let within = (offset % PAGE) as usize;
                 let n = buf.len().min(PAGE_SIZE - within);
-                cached.page.read(within, &mut buf[..n]);
+                page.read(within, &mut buf[..n]);
                 return Ok(n);
             }
-            let wanted = (first..end.div_ceil(PAGE)).take(super::MAX_PAGES);
-            wanted
-                .take_while(|index| !contents.pages.contains_key(index))
-                .count()
+            Found::Missing(count) => count,
         };
         let pages = new_pages(missing)?;
         let capacity = self.device.capacity();
@@ -59,6 +56,69 @@ impl PageCache {
             done = range.end;
         }
         Ok(done)
+    }
+
+    /// Reads from page `first` on into pages of the caller's, and keeps nothing; 0 at or behind the
+    /// end, up to which bytes count. What is behind it in the last page may be anything.
+    ///
+    /// # Errors
+    /// The device's. What was read before is told instead.
+    pub fn read_pages(&self, first: u64, pages: &[Page]) -> Result<usize, Errno> {
+        let len = self.clamp(first * PAGE, pages.len() * PAGE_SIZE);
+        let wanted = &pages[..len.div_ceil(PAGE_SIZE)];
+        let mut done = 0;
+        while let Some(rest) = wanted.get(done..).filter(|rest| !rest.is_empty()) {
+            let next = first + done as u64;
+            done += match self.look(next..next + rest.len() as u64) {
+                Found::Cached(page) => {
+                    rest[0].copy_from(&page);
+                    1
+                }
+                Found::Missing(count) => {
+                    let transfer = transfer(next, &rest[..count], self.device.capacity());
+                    match self.device.execute(Operation::Read(transfer)) {
+                        Ok(()) => count,
+                        Err(error) if done == 0 => return Err(error),
+                        Err(_) => return Ok(done * PAGE_SIZE),
+                    }
+                }
+            };
+        }
+        Ok(len)
+    }
+
+    /// The first of some pages, or how many from there on are not in the cache: as many as a
+    /// request has, at most.
+    fn look(&self, pages: Range<u64>) -> Found {
+        let contents = self.settled(pages.start);
+        if let Some(cached) = contents.pages.get(&pages.start) {
+            return Found::Cached(cached.page.clone());
+        }
+        let missing = pages
+            .take(super::MAX_PAGES)
+            .take_while(|index| !contents.pages.contains_key(index));
+        Found::Missing(missing.count())
+    }
+
+    /// Begins to write pages of the caller's in the place of those from `first` on, past the cache.
+    /// Who wants these waits until that has ended. `None` if the cache has any of them, or they are
+    /// not all on the device: then [`Self::write`] and [`Self::write_through`] do it.
+    #[must_use]
+    pub fn begin_write<'a>(&'a self, first: u64, pages: &'a [Page]) -> Option<DirectWrite<'a>> {
+        let behind = first + pages.len() as u64;
+        let mut contents = self.contents.lock();
+        let is_on_device = behind * PAGE <= self.device.capacity();
+        if !is_on_device || contents.pages.range(first..behind).next().is_some() {
+            return None;
+        }
+        for (index, page) in (first..).zip(pages) {
+            contents.insert(index, page.clone(), State::Filling);
+        }
+        Some(DirectWrite {
+            cache: self,
+            first,
+            pages,
+        })
     }
 
     /// Brings a range of bytes, which the caller has just written, to the device, and keeps none of
@@ -79,5 +139,53 @@ impl PageCache {
         }
         let noted = self.check_errors(&mut told.lock());
         outcome.and(noted)
+    }
+}
+
+/// Answer of the cache to a read past it, at a page.
+enum Found {
+    /// The page is in the cache.
+    Cached(Page),
+    /// So many pages are not there.
+    Missing(usize),
+}
+
+/// Pages that a write past the cache is about to replace: until it is dropped they count as being
+/// filled, by the caller's pages.
+pub struct DirectWrite<'a> {
+    cache: &'a PageCache,
+    first: u64,
+    pages: &'a [Page],
+}
+
+impl DirectWrite<'_> {
+    /// Writes them: how many bytes that was. `told` is the opener's.
+    ///
+    /// # Errors
+    /// The device's, of which the opener counts as told.
+    pub fn finish(self, told: &Mutex<ErrorCursor>) -> Result<usize, Errno> {
+        let len = self.pages.len() * PAGE_SIZE;
+        account::note_dirty(len as u64);
+        let cache = self.cache;
+        let transfer = transfer(self.first, self.pages, cache.device.capacity());
+        let outcome = cache.device.execute(Operation::Write(transfer));
+        if let Err(error) = outcome {
+            cache.contents.lock().errors.record(error);
+        }
+        drop(self);
+        if outcome.is_err() {
+            let noted = cache.check_errors(&mut told.lock());
+            outcome.and(noted)?;
+        }
+        Ok(len)
+    }
+}
+
+impl Drop for DirectWrite<'_> {
+    fn drop(&mut self) {
+        let pages = self.first..self.first + self.pages.len() as u64;
+        let mut contents = self.cache.contents.lock();
+        contents.remove_if(pages, usize::MAX, |cached| cached.state == State::Filling);
+        self.cache.changed.notify_all(&contents);
     }
 }

@@ -8,6 +8,7 @@ use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use linux_raw_sys::ioctl;
 use task::Mutex;
+use vm::Page;
 
 use super::{Disk, DiskOpener, Protection, check_direct};
 use crate::Result;
@@ -81,10 +82,15 @@ impl OpenDisk {
         } else {
             cache.write(offset, buf)?
         };
+        self.synced(file, n)
+    }
+
+    /// With `O_SYNC` or `O_DSYNC`, brings what was written to the medium.
+    fn synced(&self, file: &File, written: usize) -> Result<usize> {
         if file.flags().contains(OpenFlags::DSYNC) {
             self.sync()?;
         }
-        Ok(n)
+        Ok(written)
     }
 
     /// Size of a block of a file system on it, until one says otherwise: the greatest that the size
@@ -149,6 +155,36 @@ impl FileOps for OpenDisk {
             let n = self.write_and_sync(file, *offset, buf)?;
             *offset += n as u64;
             Ok(n)
+        })
+    }
+
+    fn read_pages(
+        &self,
+        file: &File,
+        offset: Option<u64>,
+        pages: &[Page],
+    ) -> Option<Result<usize>> {
+        file.transfer_pages(offset, |first| {
+            Some(self.disk.cache.read_pages(first, pages))
+        })
+    }
+
+    fn write_pages(
+        &self,
+        file: &File,
+        offset: Option<u64>,
+        pages: &[Page],
+    ) -> Option<Result<usize>> {
+        if self.device().is_read_only() || file.flags().contains(OpenFlags::APPEND) {
+            return None;
+        }
+        file.transfer_pages(offset, |first| {
+            let written = self.disk.cache.begin_write(first, pages)?;
+            Some(
+                written
+                    .finish(&self.told)
+                    .and_then(|n| self.synced(file, n)),
+            )
         })
     }
 

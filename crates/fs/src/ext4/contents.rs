@@ -5,8 +5,8 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use ::block::{
-    BlockDevice, ErrorCursor, Limits, Operation, PageCache, Request, SECTOR_SIZE, Transfer,
-    writeback,
+    BlockDevice, DirectWrite, ErrorCursor, Limits, Operation, PageCache, Request, SECTOR_SIZE,
+    Transfer, writeback,
 };
 use ::ext4::Ext4;
 use abi::errno::Errno;
@@ -86,15 +86,12 @@ impl FileDevice {
         while at < end {
             let place = fs.with(|ext4| ext4.mapping(self.ino, at))?;
             let piece = Self::piece(transfer, at, place.len);
-            // Pages that are filled are zeros before.
-            if let Some(offset) = place.device.filter(|_| !place.is_unwritten) {
-                let len = piece.count.next_multiple_of(fs.block_size);
-                let pages = &transfer.pages[piece.page..];
-                if piece.within == 0 {
-                    fs.device.read_pages(offset, len, pages)?;
-                } else {
-                    fs.device.read_part(offset, len, &pages[0], piece.within)?;
-                }
+            let len = piece.count.next_multiple_of(fs.block_size);
+            let pages = &transfer.pages[piece.page..];
+            match place.device.filter(|_| !place.is_unwritten) {
+                Some(offset) if piece.within == 0 => fs.device.read_pages(offset, len, pages)?,
+                Some(offset) => fs.device.read_part(offset, len, &pages[0], piece.within)?,
+                None => zero_from(pages, piece.within, len),
             }
             at += piece.count;
         }
@@ -152,6 +149,18 @@ impl FileDevice {
             self.disk_size.fetch_max(end, Ordering::Relaxed);
         }
         Ok(())
+    }
+}
+
+/// Makes `len` bytes of pages zeros, from `within` the first one on.
+fn zero_from(pages: &[Page], within: u64, len: u64) {
+    let end = within + len;
+    for (start, page) in (0..).step_by(PAGE_SIZE).zip(pages) {
+        let from = within.max(start) - start;
+        let until = end.min(start + PAGE).saturating_sub(start);
+        if from < until {
+            ::block::zero(page, from as usize..until as usize);
+        }
     }
 }
 
@@ -257,6 +266,37 @@ impl Contents {
     /// Reads past the cache.
     pub(super) fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_with(offset, buf, PageCache::read_direct)
+    }
+
+    /// Reads past the cache, into pages of a program's from page `first` on.
+    pub(super) fn read_pages(&self, first: u64, pages: &[Page]) -> Result<usize> {
+        match self.cache.read_pages(first, pages) {
+            // It has become shorter meanwhile.
+            Err(_) if first * PAGE >= self.size() => Ok(0),
+            // The cache's capacity is ahead of the size while somebody writes behind the end.
+            read => read.map(|n| n.min((self.size().saturating_sub(first * PAGE)) as usize)),
+        }
+    }
+
+    /// Begins to write pages of a program's past the cache, in the place of pages that the file
+    /// has; `None` if it has them not, or the cache has one, or there is no room.
+    pub(super) fn begin_write<'a>(
+        &'a self,
+        fs: &Ext4Fs,
+        first: u64,
+        pages: &'a [Page],
+    ) -> Option<(DirectWrite<'a>, Sectors)> {
+        let range = first * PAGE..(first + pages.len() as u64) * PAGE;
+        // Who takes blocks away waits for the write from here on, not before.
+        let _writing = self.writing.lock();
+        if range.end > self.size() {
+            return None;
+        }
+        let (until, sectors) = self.prepare(fs, range.clone()).ok()?;
+        if until < range.end {
+            return None;
+        }
+        Some((self.cache.begin_write(first, pages)?, sectors))
     }
 
     /// Has blocks for a range that is going to be written. The offset up to which there are some.

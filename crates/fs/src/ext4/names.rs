@@ -5,9 +5,11 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::AtomicU8;
 
+use ::block::ErrorCursor;
 use ::ext4::{Attributes, NewFile, NewKind};
 use abi::errno::Errno;
 use linux_raw_sys::general::{self as sys, S_ISGID};
+use task::Mutex;
 use vm::{Backing, Page, ReverseMap};
 
 use super::acl::to_stored;
@@ -429,6 +431,23 @@ impl Ext4Inode {
         self.drop_privileges()?;
         contents.throttle();
         Ok((at, n))
+    }
+
+    /// Writes pages of a program's in the place of those from `first` on; `None` if that takes a
+    /// copy. `told` is the opener's.
+    pub(super) fn write_pages(
+        &self,
+        first: u64,
+        pages: &[Page],
+        told: &Mutex<ErrorCursor>,
+    ) -> Option<Result<usize>> {
+        let (write, sectors) = match self.contents() {
+            Ok(contents) => contents.begin_write(self.fs(), first, pages)?,
+            Err(error) => return Some(Err(error)),
+        };
+        self.set_sectors(sectors);
+        self.touch_modified();
+        Some(self.drop_privileges().and_then(|()| write.finish(told)))
     }
 }
 

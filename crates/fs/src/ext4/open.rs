@@ -6,6 +6,7 @@ use core::ops::Range;
 use ::block::ErrorCursor;
 use linux_raw_sys::general::MS_SYNCHRONOUS;
 use task::Mutex;
+use vm::Page;
 
 use super::inode::Ext4Inode;
 use crate::block::check_direct;
@@ -107,6 +108,37 @@ impl FileOps for OpenFile {
             RegularFileOps.write(file, buf)
         };
         self.synced(file, written)
+    }
+
+    fn read_pages(
+        &self,
+        file: &File,
+        offset: Option<u64>,
+        pages: &[Page],
+    ) -> Option<Result<usize>> {
+        let contents = self.inode.contents().ok()?;
+        file.transfer_pages(offset, |first| {
+            let result = contents.read_pages(first, pages);
+            if result.is_ok() {
+                file.file_accessed();
+            }
+            Some(result)
+        })
+    }
+
+    fn write_pages(
+        &self,
+        file: &File,
+        offset: Option<u64>,
+        pages: &[Page],
+    ) -> Option<Result<usize>> {
+        if file.flags().contains(OpenFlags::APPEND) {
+            return None;
+        }
+        let written = file.transfer_pages(offset, |first| {
+            self.inode.write_pages(first, pages, &self.told)
+        })?;
+        Some(self.synced(file, written))
     }
 
     fn supports_pread(&self) -> bool {

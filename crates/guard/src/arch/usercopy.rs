@@ -333,10 +333,24 @@ pub fn with_value<T: FromBytes, R>(src: usize, see: impl FnOnce(&T) -> R) -> Res
 /// [`UserFault`] if any of it cannot be written; a part may then have been.
 #[inline]
 pub fn write_bytes(dst: usize, src: &[u8]) -> Result<(), UserFault> {
-    check(dst, src.len())?;
+    // SAFETY: the source is borrowed.
+    unsafe { write_from(dst, src.as_ptr(), src.len()) }
+}
+
+/// Copies `len` bytes from `src` on to a program's memory.
+///
+/// # Errors
+/// As [`write_bytes`].
+///
+/// # Safety
+/// The bytes at `src` are mapped for reading until this returns. They may be changed by others
+/// meanwhile, in which case the copy holds some mixture.
+#[inline]
+pub(crate) unsafe fn write_from(dst: usize, src: *const u8, len: usize) -> Result<(), UserFault> {
+    check(dst, len)?;
     // SAFETY: the destination is user memory, which holds nothing of the kernel's; faults are
-    // handled.
-    done(unsafe { skerry_user_copy(dst as *mut u8, src.as_ptr(), src.len()) })
+    // handled. The source is as the caller says, and read by assembly only.
+    done(unsafe { skerry_user_copy(dst as *mut u8, src, len) })
 }
 
 /// Fills a program's memory with zeros.

@@ -5,6 +5,7 @@ use abi::layout::PAGE_SIZE;
 use super::alloc::{self, Block};
 use super::frame::Frame;
 use super::{direct, refcount};
+use crate::arch::usercopy::{self, UserFault};
 
 /// A counted reference to one page of memory. Cloning it adds a reference; the frame is freed with
 /// the last one, be it here or in a page table.
@@ -86,6 +87,21 @@ impl Page {
         check(offset, buf.len());
         // SAFETY: as in `read`.
         unsafe { direct::copy(direct::ptr(self.frame).add(offset), buf.as_ptr(), buf.len()) };
+    }
+
+    /// Copies `len` bytes from `offset` on to a program's memory at `dst`, which may be a mapping
+    /// of this page. Faults on the way are handled, so no lock is held that they need.
+    ///
+    /// # Errors
+    /// [`UserFault`] if any of it cannot be written; a part may then have been.
+    ///
+    /// # Panics
+    /// If the bytes are not all within the page.
+    pub fn read_to_user(&self, offset: usize, dst: usize, len: usize) -> Result<(), UserFault> {
+        check(offset, len);
+        // SAFETY: within the page, which is in the direct map for as long as `self` has its
+        // reference, and so for this call.
+        unsafe { usercopy::write_from(dst, direct::ptr(self.frame).add(offset), len) }
     }
 
     /// Copies the whole content of another page.

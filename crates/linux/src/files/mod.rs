@@ -1,5 +1,6 @@
 //! System calls on files, directories, pipes and descriptors.
 
+mod direct;
 pub mod dirent;
 pub mod fallocate;
 pub mod fcntl;

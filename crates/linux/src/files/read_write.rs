@@ -18,6 +18,7 @@ use net::SocketType;
 use uapi::fd::Fd;
 use uapi::user_addr::UserAddr;
 
+use crate::files::direct::{self, Transfer};
 use crate::process::rlimit::write_limit;
 use crate::process::signal_broken_pipe;
 use crate::socket::send_recv::{
@@ -73,32 +74,50 @@ fn unread_undelivered(file: &File, offset: Option<u64>, bytes: &[u8], delivered:
         return whole;
     }
     let has_position = matches!(file.inode().kind(), FileType::Regular | FileType::Block);
-    if offset.is_none() && has_position {
-        file.with_offset(|at| *at = at.saturating_sub((bytes.len() - delivered) as u64));
+    if has_position {
+        move_back(file, offset, bytes.len() - delivered);
     }
     delivered - delivered % file.ops().min_transfer().max(1)
 }
 
+/// Puts the position back by bytes that were read from there (`offset` is `None`) in vain.
+pub(super) fn move_back(file: &File, offset: Option<u64>, bytes: usize) {
+    if offset.is_none() {
+        file.with_offset(|at| *at = at.saturating_sub(bytes as u64));
+    }
+}
+
 /// Kernel buffer for a transfer of `wanted` bytes: on the caller's stack if they are few, else of
-/// up to [`BOUNCE_BUFFER_LEN`] bytes, through which they go piece by piece.
+/// up to [`BOUNCE_BUFFER_LEN`] bytes, through which they go piece by piece. There is none before
+/// the first call.
+///
+/// # Errors
+/// `ENOMEM`.
 #[inline(always)]
 fn bounce_buffer<'a>(
     wanted: usize,
     small: &'a mut [u8; STACK_BUFFER_LEN],
     large: &'a mut Vec<u8>,
-) -> &'a mut [u8] {
+) -> Result<&'a mut [u8], Errno> {
     if wanted <= STACK_BUFFER_LEN {
-        &mut small[..wanted]
-    } else {
-        large.resize(wanted.min(BOUNCE_BUFFER_LEN), 0);
-        large
+        return Ok(&mut small[..wanted]);
     }
+    if large.is_empty() {
+        *large = fallible::zeroed(wanted.min(BOUNCE_BUFFER_LEN))?;
+    }
+    Ok(large)
+}
+
+/// Outcome of a part of a transfer that may have come after others: what all of them did, if it
+/// failed.
+fn part<T>(result: Result<T, Errno>, done: usize) -> Result<T, SysResult> {
+    result.map_err(|error| if done > 0 { Ok(done) } else { Err(error) })
 }
 
 /// Refuses a transfer that goes in several steps, the last of which would not be made of whole
 /// blocks (`O_DIRECT`): before the first.
 fn check_direct(file: &File, wanted: usize) -> Result<(), Errno> {
-    if wanted > BOUNCE_BUFFER_LEN
+    if wanted > PAGE_SIZE
         && file.flags().contains(OpenFlags::DIRECT)
         && let Some(alignment) = file.path().direct_alignment()
     {
@@ -110,13 +129,13 @@ fn check_direct(file: &File, wanted: usize) -> Result<(), Errno> {
 /// Reads into the caller's buffers, from `offset` or (`None`) from the file position, and accounts
 /// for it.
 fn read_accounted(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult {
-    let result = read_iov(file, buffers, offset);
+    let result = read_iov(task, file, buffers, offset);
     task.io_accounting.count(Direction::Read, &result, 1);
     result
 }
 
 /// Reads into buffers one after the other.
-fn read_iov(file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult {
+fn read_iov(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult {
     if !file.flags().is_readable() {
         return Err(Errno::EBADF);
     }
@@ -145,14 +164,25 @@ fn read_iov(file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult 
         }
     }
     let (mut small, mut large) = ([0; STACK_BUFFER_LEN], Vec::new());
-    let buf = bounce_buffer(wanted, &mut small, &mut large);
+    let is_direct = file.flags().contains(OpenFlags::DIRECT);
     let mut done = 0;
     loop {
+        if is_direct && let Some(transfer) = direct::read(task, file, buffers, offset, done, wanted)
+        {
+            match transfer.goes_on(done, wanted) {
+                Ok(by) => done = by,
+                Err(result) => return result,
+            }
+            continue;
+        }
+        let buf = match part(bounce_buffer(wanted, &mut small, &mut large), done) {
+            Ok(buf) => buf,
+            Err(result) => return result,
+        };
         let len = (wanted - done).min(buf.len());
-        let n = match once(&mut buf[..len], done) {
+        let n = match part(once(&mut buf[..len], done), done) {
             Ok(n) => n,
-            Err(_) if done > 0 => return Ok(done),
-            Err(e) => return Err(e),
+            Err(result) => return result,
         };
         let delivered = copy_out(buffers, done, &buf[..n]);
         if delivered < n {
@@ -202,10 +232,17 @@ fn write_iov(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<u64>)
         task.io_accounting.count(Direction::Write, &result, 1);
         return result;
     }
-    let result = write_in_chunks(task, file, buffers, wanted, |buf, done| match offset {
+    let is_direct = file.flags().contains(OpenFlags::DIRECT);
+    let pages = |done| {
+        is_direct
+            .then(|| direct::write(task, file, buffers, offset, done, wanted))
+            .flatten()
+    };
+    let copy = |buf: &[u8], done: usize| match offset {
         Some(offset) => file.write_at(offset + done as u64, buf),
         None => file.write(buf),
-    });
+    };
+    let result = write_in_chunks(task, file, buffers, wanted, pages, copy);
     task.io_accounting.count(Direction::Write, &result, 1);
     result
 }
@@ -235,18 +272,29 @@ fn copy_in_part(file: &File, buffers: &[UserBuf], done: usize, buf: &mut [u8]) -
 }
 
 /// Passes the first `wanted` bytes of the caller's buffers to `once`, chunk by chunk, with how much
-/// came before.
+/// came before; but for those that `pages` writes without a copy.
 fn write_in_chunks(
     task: &Task,
     file: &File,
     buffers: &[UserBuf],
     wanted: usize,
+    pages: impl Fn(usize) -> Option<Transfer>,
     once: impl Fn(&[u8], usize) -> Result<usize, Errno>,
 ) -> SysResult {
     let (mut small, mut large) = ([0; STACK_BUFFER_LEN], Vec::new());
-    let buf = bounce_buffer(wanted, &mut small, &mut large);
     let mut done = 0;
     loop {
+        if let Some(transfer) = pages(done) {
+            match transfer.goes_on(done, wanted) {
+                Ok(by) => done = by,
+                Err(result) => return result,
+            }
+            continue;
+        }
+        let buf = match part(bounce_buffer(wanted, &mut small, &mut large), done) {
+            Ok(buf) => buf,
+            Err(result) => return result,
+        };
         let len = (wanted - done).min(buf.len());
         let have = copy_in_part(file, buffers, done, &mut buf[..len]);
         // Whether a socket takes anything comes before whether that can be read.
@@ -706,9 +754,8 @@ pub fn sys_pwritev2(
         Some(file.metadata().size),
         total(buffers.as_slice()),
     )?;
-    write_in_chunks(task, &file, buffers.as_slice(), wanted, |buf, _| {
-        file.append(buf, at.is_none())
-    })
+    let append = |buf: &[u8], _| file.append(buf, at.is_none());
+    write_in_chunks(task, &file, buffers.as_slice(), wanted, |_| None, append)
 }
 
 /// `lseek(2)`: sets the file position; returns it.

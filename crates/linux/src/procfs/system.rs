@@ -384,9 +384,11 @@ fn devices() -> String {
 fn vmstat() -> String {
     let stats = mem::stats();
     let large = vm::large_page_counts();
+    let (lent, returned) = vm::lent_pages();
     let (mapped, splits) = (guard::paging::large_pages(), guard::paging::splits());
     format!(
         "nr_free_pages {}\nnr_anon_pages {}\nnr_anon_transparent_hugepages {mapped}\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\n\
+         nr_foll_pin_acquired {lent}\nnr_foll_pin_released {returned}\n\
          pgmigrate_success {}\nthp_fault_alloc {}\nthp_fault_fallback {}\nthp_collapse_alloc {}\nthp_split_pmd {splits}\n\
          oom_kill {}\n",
         stats.free,

@@ -12,7 +12,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use disk_tests::calls::{
-    Mapping, aligned, drop_caches, mount_ext4, open_direct, umount, write_without_flush, zero_out,
+    DIRECT_BLOCK, Mapping, aligned, drop_caches, mount_ext4, open_direct, umount,
+    write_without_flush, zero_out,
 };
 use disk_tests::contents::filled;
 use rustix::fs::syncfs;
@@ -111,7 +112,7 @@ fn failing_writes(disk: &Disk) -> Result<()> {
     tell("sync_file_range", write_without_flush(&first, 0, 1 << 20));
     tell("fsync of the first", first.sync_all());
     tell("fdatasync of the second", second.sync_data());
-    let mut mapping = Mapping::new(&first, 64 * PAGE)?;
+    let mapping = Mapping::new(&first, 64 * PAGE)?;
     mapping.store(BAD as usize * PAGE + 7, b"mapped");
     tell("msync", mapping.sync());
     tell("msync again", mapping.sync());
@@ -119,7 +120,7 @@ fn failing_writes(disk: &Disk) -> Result<()> {
     drop(mapping);
     let direct = open_direct(Path::new(DATA))?;
     let mut buffer = Vec::new();
-    let bytes = aligned(&mut buffer, PAGE as u64);
+    let bytes = aligned(&mut buffer, PAGE as u64, DIRECT_BLOCK);
     for page in [BAD, BAD + 1] {
         let outcome = direct.write_all_at(bytes, page * PAGE as u64);
         tell(&format!("direct write of page {page}"), outcome);
@@ -155,7 +156,7 @@ fn failing_reads(disk: &Disk) -> Result<()> {
     println!("read of all: {:?}", file.read_at(&mut all, 0));
     let direct = open_direct(Path::new(READ))?;
     let mut buffer = Vec::new();
-    let bytes = aligned(&mut buffer, PAGE as u64);
+    let bytes = aligned(&mut buffer, PAGE as u64, DIRECT_BLOCK);
     for page in [BAD - 1, BAD] {
         let outcome = direct.read_exact_at(bytes, page * PAGE as u64);
         tell(&format!("direct read of page {page}"), outcome);

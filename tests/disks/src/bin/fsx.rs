@@ -157,18 +157,19 @@ impl Trial {
         self.compare(at, &found[..count])
     }
 
-    /// A range of whole blocks.
-    fn blocks(&mut self) -> (u64, u64) {
+    /// A range of whole blocks or pages, and which; memory for it is aligned like that.
+    fn blocks(&mut self) -> (u64, u64, u64) {
         let (at, len) = self.range(LONGEST);
-        let at = at - at % DIRECT_BLOCK;
-        (at, len.next_multiple_of(DIRECT_BLOCK).min(LONGEST - at))
+        let unit = [DIRECT_BLOCK, 4096][self.random.below(2) as usize];
+        let at = at - at % unit;
+        (at, len.next_multiple_of(unit).min(LONGEST - at), unit)
     }
 
     fn read_direct(&mut self) -> Result<()> {
-        let (at, len) = self.blocks();
+        let (at, len, unit) = self.blocks();
         self.note(format!("read directly {at} {len}"));
         let mut buffer = Vec::new();
-        let found = aligned(&mut buffer, len);
+        let found = aligned(&mut buffer, len, unit);
         let count = self.direct.read_at(found, at)?;
         let wanted = self.size().saturating_sub(at).min(len);
         ensure!(count as u64 == wanted, "{count} bytes instead of {wanted}");
@@ -176,10 +177,10 @@ impl Trial {
     }
 
     fn write_direct(&mut self, number: u64) -> Result<()> {
-        let (at, len) = self.blocks();
+        let (at, len, unit) = self.blocks();
         self.note(format!("write directly {at} {len}"));
         let mut buffer = Vec::new();
-        let bytes = aligned(&mut buffer, len);
+        let bytes = aligned(&mut buffer, len, unit);
         bytes.copy_from_slice(&filled(number, at, len));
         self.direct.write_all_at(bytes, at)?;
         self.part(at, len).copy_from_slice(bytes);
@@ -341,7 +342,7 @@ impl Trial {
             self.size()
         );
         let mut buffer = Vec::new();
-        let odd = aligned(&mut buffer, LONGEST - 1);
+        let odd = aligned(&mut buffer, LONGEST - 1, DIRECT_BLOCK);
         for (at, len) in [(0, 100), (100, 512), (0, odd.len())] {
             // (Linux reads any part of a hole.)
             let written = self.direct.write_at(&odd[..len], at);

@@ -226,7 +226,7 @@ fn store(file: &File, at: u64, bytes: &[u8]) -> Result<()> {
     if bytes.is_empty() {
         return Ok(());
     }
-    let mut mapping = Mapping::new(file, at as usize + bytes.len())?;
+    let mapping = Mapping::new(file, at as usize + bytes.len())?;
     mapping.store(at as usize, bytes);
     mapping.sync().context("msync")
 }

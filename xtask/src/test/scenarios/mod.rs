@@ -6,6 +6,7 @@ mod connections;
 mod debian;
 mod devices;
 mod diff;
+mod direct;
 mod disk;
 mod disk_errors;
 mod disk_tools;
@@ -188,6 +189,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/disk-errors",
             place: AnyMachine,
             run: disk_errors::run,
+        },
+        Test {
+            name: "machine/direct-transfers",
+            place: AnyMachine,
+            run: direct::run,
         },
         Test {
             name: "machine/fsx",
