@@ -2,6 +2,7 @@
 
 mod direct;
 mod file;
+mod run;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -13,6 +14,7 @@ use abi::layout::PAGE_SIZE;
 use arrayvec::ArrayVec;
 pub use direct::DirectWrite;
 pub use file::zero;
+pub use run::CachedRun;
 use task::{Condvar, Mutex, MutexGuard};
 use vm::Page;
 

@@ -20,6 +20,6 @@ mod error_sequence;
 pub mod partition;
 pub mod writeback;
 
-pub use cache::{DirectWrite, PageCache, READ_AHEAD, zero};
+pub use cache::{CachedRun, DirectWrite, PageCache, READ_AHEAD, zero};
 pub use device::{BlockDevice, Limits, Operation, Request, SECTOR_SIZE, Transfer};
 pub use error_sequence::{ErrorCursor, ErrorSequence};

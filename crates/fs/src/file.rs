@@ -7,6 +7,7 @@ use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use ::block::CachedRun;
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use linux_raw_sys::general as sys;
@@ -115,6 +116,20 @@ pub trait FileOps: Any + Send + Sync {
     fn write_at(&self, file: &File, offset: u64, buf: &[u8]) -> Result<usize> {
         let _ = (file, offset, buf);
         Err(Errno::ESPIPE)
+    }
+
+    /// Reads at an offset or (`None`) at the file's own position, for the caller to copy from the
+    /// pages that the file is in; how many bytes of them were read. `None` where it has none, so
+    /// that the caller reads into a buffer of its own. `run` is an empty one.
+    fn read_run(
+        &self,
+        file: &File,
+        offset: Option<u64>,
+        len: usize,
+        run: &mut CachedRun,
+    ) -> Option<Result<usize>> {
+        let _ = (file, offset, len, run);
+        None
     }
 
     /// Reads whole pages into `pages`, which are a program's, at an offset or (`None`) at the
@@ -626,6 +641,24 @@ impl File {
         result
     }
 
+    /// Reads for the caller to copy from the file's pages ([`FileOps::read_run`]).
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_run(
+        &self,
+        offset: Option<u64>,
+        len: usize,
+        run: &mut CachedRun,
+    ) -> Option<Result<usize>> {
+        if let Err(error) = self.require(self.flags().is_readable()) {
+            return Some(Err(error));
+        }
+        let result = self.ops.read_run(self, offset, len, run)?;
+        self.notify_transfer(&result, sys::IN_ACCESS);
+        Some(result)
+    }
+
     /// Reads into pages of a program's ([`FileOps::read_pages`]).
     ///
     /// # Errors
@@ -660,15 +693,26 @@ impl File {
         transfer: impl FnOnce(u64) -> Option<Result<usize>>,
     ) -> Option<Result<usize>> {
         const PAGE: u64 = PAGE_SIZE as u64;
-        let from = |at: u64| at.is_multiple_of(PAGE).then_some(at / PAGE);
+        self.transfer_at(offset, |at| {
+            let first = at.is_multiple_of(PAGE).then_some(at / PAGE)?;
+            transfer(first)
+        })
+    }
+
+    /// Runs a transfer at `offset`, or (`None`) at the position, which it moves.
+    pub(crate) fn transfer_at(
+        &self,
+        offset: Option<u64>,
+        transfer: impl FnOnce(u64) -> Option<Result<usize>>,
+    ) -> Option<Result<usize>> {
         let Some(offset) = offset else {
             return self.with_offset(|at| {
-                let result = transfer(from(*at)?)?;
+                let result = transfer(*at)?;
                 *at += *result.as_ref().unwrap_or(&0) as u64;
                 Some(result)
             });
         };
-        transfer(from(offset)?)
+        transfer(offset)
     }
 
     /// Writes behind the end (`RWF_APPEND`), and moves the position there if asked. What has no end

@@ -10,6 +10,7 @@ use guard::user;
 use uapi::fd::Fd;
 use uapi::pid::{Pgid, Pid, Tid};
 use uapi::user_addr::UserAddr;
+use vm::Page;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The address of a `T` in the calling program's memory, not checked.
@@ -143,6 +144,18 @@ pub(crate) fn write_partial(addr: UserAddr, from: &[u8]) -> usize {
     } else {
         by_pages(addr, from.len(), |at, range| write_bytes(at, &from[range]))
     }
+}
+
+/// Writes bytes of a page, from `offset` on, up to the first page that cannot be written to;
+/// returns how many.
+pub(crate) fn write_page_partial(addr: UserAddr, page: &Page, offset: usize, len: usize) -> usize {
+    if page.read_to_user(offset, addr.raw(), len).is_ok() {
+        return len;
+    }
+    by_pages(addr, len, |at, range| {
+        page.read_to_user(offset + range.start, at.raw(), range.len())
+            .map_err(|_| Errno::EFAULT)
+    })
 }
 
 /// Copies page by page until there is an error: how many bytes.

@@ -160,6 +160,23 @@ impl Mapping {
         usize::try_from(done).map_err(|_| io::Error::last_os_error())
     }
 
+    /// Has the kernel read `len` bytes of a file from its position on into the mapping (`read(2)`);
+    /// how many it did.
+    ///
+    /// # Errors
+    /// `read(2)`'s.
+    ///
+    /// # Panics
+    /// When they are not within the mapping.
+    pub fn read_on(&self, at: usize, len: usize, file: &File) -> io::Result<usize> {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: within the mapping, to which nothing refers.
+        let to = unsafe { self.start.add(at) };
+        // SAFETY: the same; what is not mapped any more is an error.
+        let done = unsafe { libc::read(file.as_raw_fd(), to.cast(), len) };
+        usize::try_from(done).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Has the kernel write `len` bytes of the mapping to a file (`pwrite(2)`); how many it did.
     ///
     /// # Errors

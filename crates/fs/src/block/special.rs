@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use ::block::{BlockDevice, ErrorCursor, Operation, READ_AHEAD, SECTOR_SIZE};
+use ::block::{BlockDevice, CachedRun, ErrorCursor, Operation, READ_AHEAD, SECTOR_SIZE};
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use linux_raw_sys::ioctl;
@@ -156,6 +156,19 @@ impl FileOps for OpenDisk {
             *offset += n as u64;
             Ok(n)
         })
+    }
+
+    fn read_run(
+        &self,
+        file: &File,
+        offset: Option<u64>,
+        len: usize,
+        run: &mut CachedRun,
+    ) -> Option<Result<usize>> {
+        if file.flags().contains(OpenFlags::DIRECT) {
+            return None;
+        }
+        file.transfer_at(offset, |at| Some(self.disk.cache.read_run(at, len, run)))
     }
 
     fn read_pages(

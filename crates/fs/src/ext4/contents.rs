@@ -5,8 +5,8 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use ::block::{
-    BlockDevice, DirectWrite, ErrorCursor, Limits, Operation, PageCache, Request, SECTOR_SIZE,
-    Transfer, writeback,
+    BlockDevice, CachedRun, DirectWrite, ErrorCursor, Limits, Operation, PageCache, Request,
+    SECTOR_SIZE, Transfer, writeback,
 };
 use ::ext4::Ext4;
 use abi::errno::Errno;
@@ -257,6 +257,17 @@ impl Contents {
         let left = self.size().saturating_sub(offset);
         let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         match read(&self.cache, offset, &mut buf[..len]) {
+            // It has become shorter meanwhile.
+            Err(_) if offset >= self.size() => Ok(0),
+            read => read,
+        }
+    }
+
+    /// Reads for the caller to copy from the cache's pages.
+    pub(super) fn read_run(&self, offset: u64, len: usize, run: &mut CachedRun) -> Result<usize> {
+        let left = self.size().saturating_sub(offset);
+        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+        match self.cache.read_run(offset, len, run) {
             // It has become shorter meanwhile.
             Err(_) if offset >= self.size() => Ok(0),
             read => read,

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use ::block::ErrorCursor;
+use ::block::{CachedRun, ErrorCursor};
 use linux_raw_sys::general::MS_SYNCHRONOUS;
 use task::Mutex;
 use vm::Page;
@@ -108,6 +108,26 @@ impl FileOps for OpenFile {
             RegularFileOps.write(file, buf)
         };
         self.synced(file, written)
+    }
+
+    fn read_run(
+        &self,
+        file: &File,
+        offset: Option<u64>,
+        len: usize,
+        run: &mut CachedRun,
+    ) -> Option<Result<usize>> {
+        if file.flags().contains(OpenFlags::DIRECT) {
+            return None;
+        }
+        let contents = self.inode.contents().ok()?;
+        file.transfer_at(offset, |at| {
+            let read = check_end(at, len).and_then(|()| contents.read_run(at, len, run));
+            if read.is_ok() {
+                file.file_accessed();
+            }
+            Some(read)
+        })
     }
 
     fn read_pages(

@@ -1,6 +1,5 @@
 //! System calls on files, directories, pipes and descriptors.
 
-mod direct;
 pub mod dirent;
 pub mod fallocate;
 pub mod fcntl;
@@ -10,6 +9,7 @@ pub(crate) mod filesystems;
 pub mod inotify;
 pub mod ioctl;
 pub mod namei;
+mod pages;
 pub mod pipe;
 pub mod poll;
 pub mod read_write;

@@ -18,7 +18,7 @@ use net::SocketType;
 use uapi::fd::Fd;
 use uapi::user_addr::UserAddr;
 
-use crate::files::direct::{self, Transfer};
+use crate::files::pages::{self, Transfer};
 use crate::process::rlimit::write_limit;
 use crate::process::signal_broken_pipe;
 use crate::socket::send_recv::{
@@ -114,6 +114,11 @@ fn part<T>(result: Result<T, Errno>, done: usize) -> Result<T, SysResult> {
     result.map_err(|error| if done > 0 { Ok(done) } else { Err(error) })
 }
 
+/// Whether transfers go past a cache. (Of a pipe the flag says something else.)
+fn is_direct(file: &File) -> bool {
+    file.fills_buffers() && file.flags().contains(OpenFlags::DIRECT)
+}
+
 /// Refuses a transfer that goes in several steps, the last of which would not be made of whole
 /// blocks (`O_DIRECT`): before the first.
 fn check_direct(file: &File, wanted: usize) -> Result<(), Errno> {
@@ -164,11 +169,17 @@ fn read_iov(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<u64>) 
         }
     }
     let (mut small, mut large) = ([0; STACK_BUFFER_LEN], Vec::new());
-    let is_direct = file.flags().contains(OpenFlags::DIRECT);
+    let is_direct = is_direct(file);
     let mut done = 0;
     loop {
-        if is_direct && let Some(transfer) = direct::read(task, file, buffers, offset, done, wanted)
-        {
+        let by_pages = if is_direct {
+            pages::read_direct(task, file, buffers, offset, done, wanted)
+        } else if whole && wanted > STACK_BUFFER_LEN {
+            pages::read_cached(file, buffers, offset, done, wanted)
+        } else {
+            None
+        };
+        if let Some(transfer) = by_pages {
             match transfer.goes_on(done, wanted) {
                 Ok(by) => done = by,
                 Err(result) => return result,
@@ -232,10 +243,10 @@ fn write_iov(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<u64>)
         task.io_accounting.count(Direction::Write, &result, 1);
         return result;
     }
-    let is_direct = file.flags().contains(OpenFlags::DIRECT);
+    let is_direct = is_direct(file);
     let pages = |done| {
         is_direct
-            .then(|| direct::write(task, file, buffers, offset, done, wanted))
+            .then(|| pages::write_direct(task, file, buffers, offset, done, wanted))
             .flatten()
     };
     let copy = |buf: &[u8], done: usize| match offset {

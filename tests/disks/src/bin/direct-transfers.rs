@@ -5,7 +5,7 @@
 //! `--linux` leaves out what Linux 6.1 does not promise.
 
 use std::fs::{self, File};
-use std::io::Error;
+use std::io::{Error, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +37,9 @@ fn main() -> Result<()> {
         every_shape(path).with_context(|| format!("shapes, {}", path.display()))?;
         agrees_with_the_cache(path).with_context(|| format!("cache, {}", path.display()))?;
         unmapped_meanwhile(path).with_context(|| format!("unmapping, {}", path.display()))?;
+    }
+    for path in [disk, file] {
+        short_of_memory(path).with_context(|| format!("a short read, {}", path.display()))?;
     }
     into_a_file_s_own_page(file).context("a mapping of a file as memory")?;
     cut_meanwhile(file).context("a file that is cut")?;
@@ -181,6 +184,40 @@ fn unmapped_meanwhile(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Memory that ends before the read does: what does not reach it was not read, cached or not.
+fn short_of_memory(path: &Path) -> Result<()> {
+    let bytes = filled(9, 0, 4 * PAGE as u64);
+    open_direct(path)?.write_all_at_aligned(&bytes)?;
+    for mut file in [File::open(path)?, open_direct(path)?] {
+        let memory = Mapping::anonymous(4 * PAGE)?;
+        memory.unmap_page(2 * PAGE)?;
+        let (skip, len) = (PAGE / 2, 3 * PAGE);
+        let start = file.seek(SeekFrom::Start(if is_direct(&file)? { 0 } else { 100 }))?;
+        let at = if start == 0 { 0 } else { skip };
+        let done = memory.read_on(at, len, &file)?;
+        ensure!(done == 2 * PAGE - at, "{done} bytes");
+        ensure!(
+            file.stream_position()? == start + done as u64,
+            "the position"
+        );
+        check(&memory, at, &bytes[start as usize..start as usize + done])?;
+        let start = file.stream_position()?;
+        let error = memory.read_on(2 * PAGE, PAGE, &file).err();
+        let error = error.and_then(|error| error.raw_os_error());
+        ensure!(error == Some(libc::EFAULT), "{error:?}");
+        ensure!(
+            file.stream_position()? == start,
+            "the position after an error"
+        );
+    }
+    Ok(())
+}
+
+/// Whether a file was opened with `O_DIRECT`.
+fn is_direct(file: &File) -> Result<bool> {
+    Ok(rustix::fs::fcntl_getfl(file)?.contains(rustix::fs::OFlags::DIRECT))
+}
+
 /// Memory that is a shared mapping of the file itself.
 fn into_a_file_s_own_page(path: &Path) -> Result<()> {
     let file = open_direct(path)?;
@@ -188,6 +225,8 @@ fn into_a_file_s_own_page(path: &Path) -> Result<()> {
     file.write_all_at_aligned(&bytes)?;
     let cached = File::options().read(true).write(true).open(path)?;
     let mapping = Mapping::new(&cached, PAGES * PAGE)?;
+    mapping.read_in(0, PAGES * PAGE, &cached, 0)?;
+    check(&mapping, 0, &bytes).context("read from itself")?;
     mapping.read_in(PAGE, 2 * PAGE, &file, 8 * PAGE as u64)?;
     check(&mapping, PAGE, &bytes[8 * PAGE..10 * PAGE]).context("read")?;
     mapping.sync()?;

@@ -170,6 +170,7 @@ impl Trial {
         self.note(format!("read directly {at} {len}"));
         let mut buffer = Vec::new();
         let found = aligned(&mut buffer, len, unit);
+        found.fill(0x5a);
         let count = self.direct.read_at(found, at)?;
         let wanted = self.size().saturating_sub(at).min(len);
         ensure!(count as u64 == wanted, "{count} bytes instead of {wanted}");

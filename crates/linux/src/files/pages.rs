@@ -1,14 +1,16 @@
-//! Transfers by pages of the program's (`O_DIRECT`; `docs/block.md`, "Pages of programs").
+//! Transfers without a buffer between: by pages of the program's (`O_DIRECT`), and from pages of
+//! the file's (`docs/block.md`, "Pages of programs" and "Reading").
 
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
+use block::CachedRun;
 use fs::File;
 use uapi::user_addr::UserAddr;
 use vm::{AccessKind, AddressSpace, LentPages, MAX_LENT};
 
 use super::read_write::move_back;
 use crate::uio::{UserBuf, for_each_segment};
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, uaccess};
 
 /// A part of a transfer that was tried.
 pub(super) struct Transfer {
@@ -61,7 +63,7 @@ fn part_len(left: usize) -> Option<usize> {
 
 /// Reads the next part into the caller's buffers, of `wanted` bytes, from `done` on, from as far
 /// behind `offset` or (`None`) from the position; `None` if that takes a copy.
-pub(super) fn read(
+pub(super) fn read_direct(
     task: &Task,
     file: &File,
     buffers: &[UserBuf],
@@ -73,20 +75,64 @@ pub(super) fn read(
     let space = task.process().space()?;
     let lent = lend(&space, buffers, done, len, AccessKind::Write)?;
     let at = offset.map(|offset| offset + done as u64);
-    let outcome = match file.read_pages(at, &lent)? {
-        Ok(n) => match deliver(&space, buffers, done, &lent, n) {
-            delivered if delivered == n => Ok(n),
-            delivered => {
-                move_back(file, offset, n - delivered);
-                match delivered {
-                    0 => Err(Errno::EFAULT),
-                    _ => Ok(delivered),
-                }
-            }
-        },
-        Err(error) => Err(error),
-    };
+    let outcome = file.read_pages(at, &lent)?.and_then(|n| {
+        let delivered = deliver(&space, buffers, done, &lent, n);
+        settle(file, offset, n, delivered)
+    });
     Some(Transfer { len, outcome })
+}
+
+/// Outcome of a part of which `read` bytes were read, and so many of them reached the caller: the
+/// others are as unread as before.
+fn settle(file: &File, offset: Option<u64>, read: usize, delivered: usize) -> Result<usize, Errno> {
+    if delivered < read {
+        move_back(file, offset, read - delivered);
+        if delivered == 0 {
+            return Err(Errno::EFAULT);
+        }
+    }
+    Ok(delivered)
+}
+
+/// Copies the next part from pages of the file's to the caller's buffers, as [`read_direct`] reads
+/// it; `None` if the file has none.
+pub(super) fn read_cached(
+    file: &File,
+    buffers: &[UserBuf],
+    offset: Option<u64>,
+    done: usize,
+    wanted: usize,
+) -> Option<Transfer> {
+    let len = (wanted - done).min(CachedRun::MAX_LEN);
+    let mut run = CachedRun::default();
+    let at = offset.map(|offset| offset + done as u64);
+    let outcome = file.read_run(at, len, &mut run)?.and_then(|n| {
+        // No lock is held: a fault may need this file, and this page.
+        let delivered = copy_out_run(buffers, done, &run);
+        settle(file, offset, n, delivered)
+    });
+    Some(Transfer { len, outcome })
+}
+
+/// Copies a run to the caller's buffers, from byte `done` of them on, until one cannot be written
+/// to: how much that is.
+fn copy_out_run(buffers: &[UserBuf], done: usize, run: &CachedRun) -> usize {
+    let mut copied = 0;
+    for (page, within, range) in run.parts() {
+        let whole = for_each_segment(buffers, done + range.start, range.len(), |addr, part| {
+            let n = uaccess::write_page_partial(addr, page, within + part.start, part.len());
+            copied += n;
+            if n == part.len() {
+                Ok(())
+            } else {
+                Err(Errno::EFAULT)
+            }
+        });
+        if whole.is_err() {
+            break;
+        }
+    }
+    copied
 }
 
 /// Sees that the first `len` bytes that were read are where the caller's buffers are now: how many
@@ -119,8 +165,8 @@ fn deliver(
     delivered
 }
 
-/// Writes the next part of the caller's buffers, as [`read`] reads it.
-pub(super) fn write(
+/// Writes the next part of the caller's buffers, as [`read_direct`] reads it.
+pub(super) fn write_direct(
     task: &Task,
     file: &File,
     buffers: &[UserBuf],
