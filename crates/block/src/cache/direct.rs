@@ -168,7 +168,11 @@ impl DirectWrite<'_> {
         account::note_dirty(len as u64);
         let cache = self.cache;
         let transfer = transfer(self.first, self.pages, cache.device.capacity());
-        let outcome = cache.device.execute(Operation::Write(transfer));
+        let mut outcome = cache.device.execute(Operation::Write(transfer));
+        // It has become shorter just now.
+        if transfer.len < len {
+            outcome = outcome.and(cache.beyond_end);
+        }
         if let Err(error) = outcome {
             cache.contents.lock().errors.record(error);
         }
