@@ -17,7 +17,7 @@ const UPSTREAM_PORT: u32 = 5;
 const DOWNSTREAM_PORT: u32 = 6;
 
 /// Offset of the first extended capability of a kind (7.6.3).
-fn extended_capability(registers: &impl ConfigRegisters, kind: u32) -> Option<u16> {
+pub(crate) fn extended_capability(registers: &impl ConfigRegisters, kind: u32) -> Option<u16> {
     let mut at = CONFIG_BYTES;
     // No more than fit, whatever the list says.
     for _ in 0..(EXTENDED_CONFIG_BYTES - CONFIG_BYTES) / 8 {
@@ -34,6 +34,12 @@ fn extended_capability(registers: &impl ConfigRegisters, kind: u32) -> Option<u1
         }
     }
     None
+}
+
+/// Whether a function has means to keep others apart from it.
+pub fn has_access_control(registers: &impl ConfigRegisters) -> bool {
+    capability(registers, CAPABILITY_EXPRESS).is_some()
+        && extended_capability(registers, ACCESS_CONTROL).is_some()
 }
 
 /// Has a port, or a function of several, lead all up that it can take itself; false if it has no

@@ -97,28 +97,38 @@ pub(crate) fn probe(registers: &impl ConfigRegisters, layout: Layout, stays_on: 
     if !stays_on && off != command {
         registers.write(COMMAND, off);
     }
-    let mut found = Bars::NONE;
+    let bars = sizes(registers, BARS, count);
+    let value = registers.read(rom);
+    let rom = expansion_rom(value, sizing_by(registers, rom, !ROM_FLAGS));
+    if !stays_on && off != command {
+        registers.write(COMMAND, command);
+    }
+    Bars { bars, rom }
+}
+
+/// Whether a register is the lower half of one of 64 bits.
+pub(crate) const fn is_wide(low: u32) -> bool {
+    low & BAR_IO == 0 && low & BAR_WIDTH == BAR_WIDE
+}
+
+/// Finds out which of `count` base address registers there are from `first` on, and how large.
+pub(crate) fn sizes(registers: &impl ConfigRegisters, first: u16, count: u16) -> [Option<Bar>; 6] {
+    let mut found = [None; 6];
     let mut next = 0;
     while next < count {
-        let offset = BARS + 4 * next;
+        let offset = first + 4 * next;
         let low = registers.read(offset);
-        let is_wide = low & BAR_IO == 0 && low & BAR_WIDTH == BAR_WIDE && next + 1 < count;
         let slot = usize::from(next);
-        if is_wide {
+        if is_wide(low) && next + 1 < count {
             let high = registers.read(offset + 4);
-            found.bars[slot] = wide(low, high, sizing(registers, offset), {
+            found[slot] = wide(low, high, sizing(registers, offset), {
                 sizing(registers, offset + 4)
             });
             next += 2;
         } else {
-            found.bars[slot] = narrow(low, sizing(registers, offset));
+            found[slot] = narrow(low, sizing(registers, offset));
             next += 1;
         }
-    }
-    let value = registers.read(rom);
-    found.rom = expansion_rom(value, sizing_by(registers, rom, !ROM_FLAGS));
-    if !stays_on && off != command {
-        registers.write(COMMAND, command);
     }
     found
 }

@@ -3,6 +3,7 @@
 use bitflags::bitflags;
 
 use crate::function::{CAPABILITY_EXPRESS, COMMAND, Function, IDENTITY, capability};
+use crate::msix::{CAPABILITY_MSIX, ENABLE, MASK_ALL};
 use crate::{ConfigRegisters, Layout};
 
 bitflags! {
@@ -130,6 +131,7 @@ pub fn reset(
     if is_absent(registers) {
         return Ok(());
     }
+    let witness = Witness::set(registers).ok_or(NotReset)?;
     let express = capability(registers, CAPABILITY_EXPRESS);
     if let Some(at) = express {
         // What it has asked for comes before it is reset, or not at all: a time is given to it.
@@ -159,7 +161,8 @@ pub fn reset(
     // What was reset has forgotten what it may do; ones are what is not ready yet.
     for _ in 0..LOOKS {
         if Function::is_there(registers) {
-            let is_quiet = registers.read(COMMAND) & u32::from(all.bits()) == 0;
+            let is_quiet =
+                registers.read(COMMAND) & u32::from(all.bits()) == 0 && !witness.is_set(registers);
             saved.put_back(registers);
             set_abilities(registers, all, Abilities::NO_LINE);
             return is_quiet.then_some(()).ok_or(NotReset);
@@ -170,6 +173,36 @@ pub fn reset(
         Ok(())
     } else {
         Err(NotReset)
+    }
+}
+
+/// A bit that was set before a reset, and that is clear after it.
+struct Witness {
+    at: u16,
+    bit: u32,
+}
+
+impl Witness {
+    /// Sets one that changes nothing for a function which reaches no memory: that it does not use
+    /// its line, or where that cannot be said, as of a virtual function, that its messages are
+    /// masked (PCI Express Base 5.0, 9.3.4.1.3 and 7.7.2.2). `None` if neither stays set: then
+    /// nothing would prove a reset.
+    fn set(registers: &impl ConfigRegisters) -> Option<Self> {
+        let line = Self {
+            at: COMMAND,
+            bit: Abilities::NO_LINE.bits().into(),
+        };
+        if line.is_set(registers) {
+            return Some(line);
+        }
+        let at = capability(registers, CAPABILITY_MSIX)?;
+        let masked = Self { at, bit: MASK_ALL };
+        registers.write(at, registers.read(at) & !ENABLE | MASK_ALL);
+        masked.is_set(registers).then_some(masked)
+    }
+
+    fn is_set(&self, registers: &impl ConfigRegisters) -> bool {
+        registers.read(self.at) & self.bit != 0
     }
 }
 

@@ -1,7 +1,9 @@
 //! The header of a function: who made it, what it is, how it is laid out.
 
 use crate::bar::{self, Bar, Bars, Window};
-use crate::{Address, CONFIG_BYTES, ConfigRegisters, EXTENDED_CONFIG_BYTES, HEADER_BYTES};
+use crate::{
+    Address, CONFIG_BYTES, ConfigRegisters, EXTENDED_CONFIG_BYTES, HEADER_BYTES, VirtualFunctions,
+};
 
 /// Offset of vendor and device.
 pub(crate) const IDENTITY: u16 = 0x00;
@@ -51,6 +53,10 @@ pub struct Function {
     pub address: Address,
     /// Bridge that leads to its bus; none on a root bus.
     pub upstream: Option<Address>,
+    /// Function whose virtual one this is; none of others, and in an instance.
+    pub physical: Option<Address>,
+    /// Virtual functions that it offers, if somebody has looked.
+    pub offered: Option<VirtualFunctions>,
     /// Manufacturer.
     pub vendor: u16,
     /// Product.
@@ -118,6 +124,13 @@ impl Function {
         Some(Self { bars, ..function })
     }
 
+    /// Places of the virtual functions that the function has.
+    pub fn virtual_places(&self) -> impl Iterator<Item = Address> + use<> {
+        let address = self.address;
+        let offered = self.offered.into_iter();
+        offered.flat_map(move |offered| offered.places(address))
+    }
+
     /// Reads what a function's header says but for the sizes of its registers.
     fn read_header(
         address: Address,
@@ -159,6 +172,8 @@ impl Function {
         Some(Self {
             address,
             upstream,
+            physical: None,
+            offered: None,
             vendor: identity as u16,
             device: (identity >> 16) as u16,
             class: class >> 8,

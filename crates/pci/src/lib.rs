@@ -17,17 +17,19 @@ mod msix;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod virtual_functions;
 
 use core::fmt;
 use core::str::FromStr;
 
-pub use access_control::{keeps_names, leads_up, redirect};
+pub use access_control::{has_access_control, keeps_names, leads_up, redirect};
 pub use bar::{Bar, BarKind, Window, WindowKind};
 pub use control::{Abilities, NotReset, Saved, can_reset, reset, set_abilities};
 pub use function::{Function, Layout, capabilities};
 pub use msi::Msi;
 pub use msix::{Msix, MsixEntry, MsixTable};
 pub use scan::{Machine, scan};
+pub use virtual_functions::{VirtualFunctions, bars_of_virtual, forwards_high, room_for};
 
 /// Bytes of the configuration space that every function has.
 pub const CONFIG_BYTES: u16 = 256;

@@ -3,15 +3,15 @@
 use crate::ConfigRegisters;
 use crate::function::capability;
 
-const CAPABILITY_MSIX: u8 = 0x11;
+pub(crate) const CAPABILITY_MSIX: u8 = 0x11;
 /// Offsets in the capability: the place of the table, and that of what is pending.
 const TABLE: u16 = 4;
 const PENDING: u16 = 8;
 /// Bits of the control, in the upper half of the first register: number of entries less one, all
 /// masked, enabled.
 const ENTRIES: u32 = 0x7ff;
-const MASK_ALL: u32 = 1 << 14 << 16;
-const ENABLE: u32 = 1 << 15 << 16;
+pub(crate) const MASK_ALL: u32 = 1 << 14 << 16;
+pub(crate) const ENABLE: u32 = 1 << 15 << 16;
 /// Bytes of an entry.
 const ENTRY: u64 = 16;
 

@@ -591,6 +591,46 @@ fn a_function_is_reset_by_what_it_can() {
     }
 }
 
+/// A function whose line cannot be switched off, as of a virtual one: what proves its reset is that
+/// its messages are not masked any more.
+#[test]
+fn a_function_without_a_line_is_reset_by_what_it_has() {
+    struct Virtual(Resettable, u32);
+    impl ConfigRegisters for &Virtual {
+        fn read(&self, offset: u16) -> u32 {
+            (&self.0).read(offset)
+        }
+        fn write(&self, offset: u16, value: u32) {
+            let kept = if offset == 4 {
+                value & !(1 << 10)
+            } else {
+                value
+            };
+            (&self.0).write(offset, kept);
+            if offset == 0x48 && value & 1 << 15 != 0 && !self.0.is_deaf {
+                self.0.model.set(0x60, self.1);
+            }
+        }
+    }
+    for (mask, is_deaf, wanted) in [
+        (0xc000 << 16, false, Ok(())),
+        (0xc000 << 16, true, Err(NotReset)),
+        // Nothing of it stays set.
+        (0, false, Err(NotReset)),
+    ] {
+        let mut function = Virtual(Resettable::new(1 << 28, 8), 0x0003_0011);
+        function.0.is_deaf = is_deaf;
+        function.0.model = function.0.model.with_bar(0x60, 0x0003_0011, mask);
+        function.0.model.set(0x50, 0x0003_6001);
+        let saved = Saved::of(&&function);
+        assert_eq!(
+            reset(&&function, Layout::Device, &saved, |_| ()),
+            wanted,
+            "{mask:x} {is_deaf}"
+        );
+    }
+}
+
 #[test]
 fn a_function_that_is_not_there_any_more_reaches_nothing() {
     let function = Resettable::new(1 << 28, 0);
