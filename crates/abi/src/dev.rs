@@ -390,6 +390,8 @@ pub const REASON_DMA_UNANSWERED: u32 = 39;
 pub const REASON_DMA_MIXED: u32 = 40;
 /// `reason` of a failed [`REMOVE_DEVICE`]: the instance does not have the function.
 pub const REASON_NOT_ITS: u32 = 43;
+/// `reason`: virtual functions of the function are on: these are given, and not it.
+pub const REASON_PHYSICAL: u32 = 44;
 /// `reason` of a failed [`ADD_DEVICE`]: nothing confines what the function interrupts.
 pub const REASON_DMA_INTERRUPTS: u32 = 41;
 

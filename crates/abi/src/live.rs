@@ -24,8 +24,9 @@ pub const KIND_MEMORY: u32 = 1;
 pub const KIND_CPU: u32 = 2;
 /// `kind`: a peer; `content` is [`Peer`] ([`peer`]).
 pub const KIND_PEER: u32 = 3;
-/// `kind`: a PCI function; `content` is its number ([`function`]), the physical address of its page
-/// of configuration space, and [`Messages`], or 0 if it has no such.
+/// `kind`: a PCI function; `content` is its number ([`function`]), and in the upper half what it is
+/// if it does not say that itself ([`virtual_function`]); the physical address of its page of
+/// configuration space; and [`Messages`], or 0 if it has no such.
 pub const KIND_FUNCTION: u32 = 6;
 /// `kind`: registers of the function whose entry is the last one before; `content` is
 /// [`Registers`].
@@ -113,6 +114,32 @@ pub const fn function(number: u32, config: u64, messages: Option<Messages>) -> E
         None => 0,
     };
     [KIND_FUNCTION as u64, number as u64, config, messages]
+}
+
+/// The same for a virtual function, which does not say itself what it is: manufacturer in the lower
+/// half of `identity`, and product.
+#[must_use]
+pub const fn virtual_function(
+    number: u32,
+    identity: u32,
+    config: u64,
+    messages: Option<Messages>,
+) -> Entry {
+    let mut entry = function(number, config, messages);
+    entry[1] |= (identity as u64) << 32;
+    entry
+}
+
+/// Manufacturer and product of a function whose entry tells them; 0 of one that says so itself.
+#[must_use]
+pub const fn identity_of(entry: &Entry) -> u32 {
+    (entry[1] >> 32) as u32
+}
+
+/// Whether a virtual function can be that.
+const fn is_identity(identity: u32) -> bool {
+    // What a function answers that has no manufacturer, or that is not there.
+    !matches!(identity as u16, 0 | 0xffff)
 }
 
 /// Number, page of configuration space and messages of an entry for a function that was
@@ -680,13 +707,15 @@ impl Functions {
     fn goes_on(&mut self, entry: &Entry, after_function: bool) -> bool {
         let [_, which, phys, last] = *entry;
         let bytes = if is_of(entry, KIND_FUNCTION) {
-            if which < self.next || which > u64::from(u32::MAX) || !Messages::is_sound(last) {
+            let (number, identity) = (u64::from(which as u32), identity_of(entry));
+            let is_known = identity == 0 || is_identity(identity);
+            if number < self.next || !is_known || !Messages::is_sound(last) {
                 return false;
             }
             if *self.are_remapped.get_or_insert(last != 0) != (last != 0) {
                 return false;
             }
-            (self.next, self.next_bar) = (which + 1, 0);
+            (self.next, self.next_bar) = (number + 1, 0);
             PAGE_SIZE as u64
         } else {
             let Registers { bar, flags, .. } = Registers::of(entry);
@@ -727,7 +756,7 @@ enum Known {
 /// The entry for a function of a number, and those for its registers.
 #[must_use]
 pub fn function_entries(entries: &[Entry], number: u32) -> &[Entry] {
-    let is_it = |entry: &Entry| is_of(entry, KIND_FUNCTION) && entry[1] == u64::from(number);
+    let is_it = |entry: &Entry| is_of(entry, KIND_FUNCTION) && entry[1] as u32 == number;
     let Some(first) = entries.iter().position(is_it) else {
         return &[];
     };

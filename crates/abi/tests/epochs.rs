@@ -8,7 +8,7 @@ use abi::descriptor::{CpuEntry, MAX_CPUS, MemRange};
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE};
 use abi::live::{
     Answer, Entry, Holdings, MAX_ENTRIES, Messages, Refusal, Registers, Totals, Verdict, check,
-    cpu, function, function_of, memory, peer, peer_of, range,
+    cpu, function, function_of, identity_of, memory, peer, peer_of, range, virtual_function,
 };
 use abi::messages::{MAX_GROUPS, MAX_NAMES, MAX_PLACES, PEER_PLACES, Peer};
 use proptest::prelude::*;
@@ -137,7 +137,7 @@ fn by_function(entries: &[Entry]) -> BTreeMap<u64, Vec<Entry>> {
     let mut last = 0;
     for entry in entries {
         if entry[0] == 6 {
-            last = entry[1];
+            last = entry[1] & u64::from(u32::MAX);
         }
         all.entry(last).or_default().push(*entry);
     }
@@ -155,7 +155,11 @@ fn functions_of(entries: &[Entry]) -> Option<Vec<Range<u64>>> {
         let [kind, which, at, last] = *entry;
         let bytes = match (kind, &mut bars) {
             (6, _) => {
-                numbers.push(u32::try_from(which).ok()?);
+                numbers.push(which as u32);
+                // A virtual function has a manufacturer; others tell theirs themselves.
+                let is_virtual = which >> 32 != 0;
+                let is_nobody = matches!((which >> 32) as u16, 0 | u16::MAX);
+                (!is_virtual || !is_nobody).then_some(())?;
                 bars = Some(BTreeSet::new());
                 if last != 0 {
                     let [_, _, _, _, vector, count, rest @ ..] = last.to_le_bytes();
@@ -666,6 +670,26 @@ fn functions_have_places_of_their_own() {
     for (entries, wanted) in table {
         assert_eq!(check(entries, &instance), Err(wanted), "{entries:x?}");
     }
+    // A virtual function says what it is, by what there can be.
+    let of = |identity| virtual_function(0x18, identity, config, None);
+    assert_eq!(function_of(&of(0x0010_1b36)), (0x18, config, None));
+    assert_eq!(
+        (identity_of(&of(0x0010_1b36)), identity_of(&disk)),
+        (0x0010_1b36, 0)
+    );
+    assert_eq!(
+        check(&[is, of(0x0010_1b36), good[2]], &instance),
+        Ok(totals)
+    );
+    for nobody in [0x0010_0000, 0x0010_ffff, u32::MAX] {
+        assert_eq!(
+            check(&[is, of(nobody)], &instance),
+            Err(no(1)),
+            "{nobody:x}"
+        );
+    }
+    let again = virtual_function(0x18, 0x0011_1b36, config + 4096, None);
+    assert_eq!(check(&[is, of(0x0010_1b36), again], &instance), Err(no(2)));
     // Messages: no vector of nobody's or of another function's, no address of anything else.
     let told = |number, page: u64, address, vector, count| {
         let messages = Messages {

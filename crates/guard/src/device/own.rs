@@ -25,6 +25,9 @@ pub const MAX_REGISTERS: usize = 6;
 pub struct FunctionPlace {
     /// Segment, bus, and device and function in one byte, as one number.
     pub number: u32,
+    /// Identity of a virtual function, which does not say itself what it is: manufacturer in the
+    /// lower half, and product. 0 of others.
+    pub identity: u32,
     /// Physical address of its page of configuration space.
     pub config: u64,
     /// Interrupt messages, if a unit remaps them.
@@ -37,7 +40,8 @@ impl FunctionPlace {
     /// The entries for it in a descriptor's dynamic part.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
         let registers = self.registers.iter().map(Registers::entry);
-        let function = live::function(self.number, self.config, self.messages);
+        let function =
+            live::virtual_function(self.number, self.identity, self.config, self.messages);
         core::iter::once(function).chain(registers)
     }
 }
@@ -158,6 +162,7 @@ pub(crate) fn places(entries: &[Entry]) -> impl Iterator<Item = FunctionPlace> {
             .map(Registers::of);
         FunctionPlace {
             number,
+            identity: live::identity_of(&entries[start]),
             config,
             messages,
             registers: registers.collect(),
@@ -198,6 +203,7 @@ mod tests {
         };
         let disk = FunctionPlace {
             number: 0x100,
+            identity: 0x0010_1b36,
             config: 0xb010_0000,
             messages: Some(Messages {
                 address: 0xfee0_0038,
