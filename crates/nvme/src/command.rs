@@ -9,6 +9,7 @@ pub(crate) mod admin {
     pub const IDENTIFY: u8 = 0x06;
     pub const ABORT: u8 = 0x08;
     pub const SET_FEATURES: u8 = 0x09;
+    pub const VIRTUALIZATION_MANAGEMENT: u8 = 0x1c;
 }
 
 /// Codes of commands of the NVM command set (section 6).
@@ -28,6 +29,8 @@ pub(crate) mod cns {
     pub const NAMESPACE: u8 = 0x00;
     pub const CONTROLLER: u8 = 0x01;
     pub const NAMESPACES: u8 = 0x02;
+    pub const PRIMARY: u8 = 0x14;
+    pub const SECONDARIES: u8 = 0x15;
 }
 
 /// Number of the feature that says how many queues there are (section 5.21.1.7).
@@ -121,6 +124,12 @@ impl Command {
         Self::new(admin::IDENTIFY, namespace, &[structure.into()])
     }
 
+    /// Asks for a list of controllers from a number on.
+    pub(crate) fn identify_from(structure: u8, controller: u16) -> Self {
+        let word = u32::from(controller) << 16 | u32::from(structure);
+        Self::new(admin::IDENTIFY, 0, &[word])
+    }
+
     /// Asks for so many queue pairs, at least 1.
     pub(crate) fn set_queues(count: u16) -> Self {
         let less = u32::from(count.saturating_sub(1));
@@ -144,6 +153,12 @@ impl Command {
         let size = u32::from(entries - 1) << 16 | u32::from(queue);
         let words = [size, u32::from(queue) << 16 | 1];
         Self::new(admin::CREATE_SUBMISSION_QUEUE, 0, &words)
+    }
+
+    /// Gives resources to a controller, or puts it online (section 5.28).
+    pub(crate) fn manage(controller: u16, action: u8, resource: u8, count: u16) -> Self {
+        let word = u32::from(controller) << 16 | u32::from(resource) << 8 | u32::from(action);
+        Self::new(admin::VIRTUALIZATION_MANAGEMENT, 0, &[word, count.into()])
     }
 
     /// Aborts a command of a queue (section 5.1).

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::borrow::BorrowMut;
 use core::fmt;
 
+use arrayvec::ArrayVec;
 use virtqueue::{Address, Memory};
 
 use crate::PAGE;
@@ -13,6 +14,7 @@ use crate::identify::{self, Identity, Namespace, Nonsense};
 use crate::passed::Plan;
 use crate::queue::{Data, Queue, Refusal};
 use crate::registers::{Capabilities, Unusable, at, cc, csts};
+use crate::secondary::{self, Flexible, NoSecondaries, Secondaries};
 
 /// The way to a controller.
 pub trait Function {
@@ -31,6 +33,15 @@ pub trait Function {
 
     /// Resets the function over the bus; true if it is seen to have stopped.
     fn force_reset(&self) -> bool;
+
+    /// Number of virtual functions that the function has: their controllers are put online.
+    fn virtual_functions(&self) -> u16 {
+        0
+    }
+
+    /// Takes in whether the controllers of virtual functions are online, each time that they were
+    /// to be put there.
+    fn put_online(&self, _: Result<Secondaries, NoSecondaries>) {}
 
     /// Lets time pass before the controller is looked at for the `n`th time: from [`QUICK_LOOKS`]
     /// on, a millisecond.
@@ -242,11 +253,13 @@ impl<F: Function> Controller<F> {
         &self.identity
     }
 
-    /// Whether the controller says that it has failed (section 3.1.6), or is not there any more:
+    /// Whether the controller says that it has failed (section 3.1.6), is not there any more, or
+    /// was stopped by somebody else, as one of a virtual function is with its primary:
     /// [`Self::recover`].
     #[must_use]
     pub fn needs_reset(&self) -> bool {
-        self.function.read(at::CSTS) & csts::FATAL != 0
+        let status = self.function.read(at::CSTS);
+        status & csts::FATAL != 0 || status & csts::READY == 0
     }
 
     /// Tells the controller of what was submitted and taken since the last such call.
@@ -410,7 +423,8 @@ impl<F: Function> Controller<F> {
         for queue in queues {
             way.create(admin, queue.borrow())?;
         }
-        Ok(())
+        // They went offline with it.
+        way.start_secondaries(admin)
     }
 }
 
@@ -468,6 +482,15 @@ impl<F: Function> Way<'_, F> {
         };
         self.enable(&mut admin)?;
         let identity = self.identify(&mut admin)?;
+        let virtual_functions = self.function.virtual_functions();
+        if virtual_functions > 0 && self.give_up_share(&mut admin, &identity)? {
+            // That happens with a reset of the function.
+            self.stop()?;
+            if !self.function.force_reset() {
+                return Err(StartError::Stuck);
+            }
+            self.enable(&mut admin)?;
+        }
         let (namespaces, unusable) = self.find_namespaces(&mut admin, &identity)?;
         let count = self.set_queues(&mut admin, wanted)?.min(wanted);
         let mut queues = Vec::new();
@@ -480,7 +503,90 @@ impl<F: Function> Way<'_, F> {
             self.create(&mut admin, &queue)?;
             queues.push(queue);
         }
+        self.start_secondaries(&mut admin)?;
         Ok((identity, admin, queues, namespaces, unusable))
+    }
+
+    /// Has what can be shared out be nobody's; true if some of it is the controller's own until its
+    /// function is reset.
+    fn give_up_share<M: Memory>(
+        &self,
+        admin: &mut Admin<M>,
+        identity: &Identity,
+    ) -> Result<bool, StartError> {
+        let flexible = match self.describe(admin, cns::PRIMARY, 0) {
+            Ok(bytes) => Flexible::parse(bytes),
+            // It is told when the others are to go online.
+            Err(StartError::Refused(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let mut has_some = false;
+        for (resource, flexible) in secondary::RESOURCES.into_iter().zip(flexible) {
+            if flexible.own > 0 {
+                let command = Command::manage(identity.number, secondary::OWN_SHARE, resource, 0);
+                match self.ask(admin, command, Data::None) {
+                    Ok(_) => has_some = true,
+                    Err(StartError::Refused(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(has_some)
+    }
+
+    /// Puts the controllers of virtual functions online, if there are such; their not being so is
+    /// told, and no error of this one.
+    fn start_secondaries<M: Memory>(&self, admin: &mut Admin<M>) -> Result<(), StartError> {
+        let count = self.function.virtual_functions();
+        if count == 0 {
+            return Ok(());
+        }
+        let outcome = match self.try_start_secondaries(admin, count) {
+            Ok(outcome) => outcome,
+            Err(StartError::Refused(status)) => Err(NoSecondaries::Refused(status)),
+            Err(error) => return Err(error),
+        };
+        self.function.put_online(outcome);
+        Ok(())
+    }
+
+    fn try_start_secondaries<M: Memory>(
+        &self,
+        admin: &mut Admin<M>,
+        count: u16,
+    ) -> Result<Result<Secondaries, NoSecondaries>, StartError> {
+        let flexible = Flexible::parse(self.describe(admin, cns::PRIMARY, 0)?);
+        let planned = match Secondaries::plan(flexible, count) {
+            Ok(planned) => planned,
+            Err(short) => return Ok(Err(short)),
+        };
+        let mut online = 0;
+        let mut first = 0;
+        // The list has so many at a time, by their numbers.
+        loop {
+            let command = Command::identify_from(cns::SECONDARIES, first);
+            let bytes = self.describe_by(admin, command)?;
+            let mut numbers: ArrayVec<u16, { secondary::MAX_LISTED }> =
+                secondary::parse_list(bytes, count).collect();
+            numbers.retain(|number| *number >= first);
+            for number in numbers.iter().take(usize::from(count - online)) {
+                for resource in secondary::RESOURCES {
+                    let share = planned.share(resource);
+                    let command = Command::manage(*number, secondary::SHARE, resource, share);
+                    self.ask(admin, command, Data::None)?;
+                }
+                let command = Command::manage(*number, secondary::ONLINE, 0, 0);
+                self.ask(admin, command, Data::None)?;
+                online += 1;
+            }
+            match numbers.last().and_then(|last| last.checked_add(1)) {
+                Some(next) if online < count => first = next,
+                _ => break,
+            }
+        }
+        Ok((online == count)
+            .then_some(planned)
+            .ok_or(NoSecondaries::Missing))
     }
 
     fn status(&self) -> u32 {
@@ -586,13 +692,21 @@ impl<F: Function> Way<'_, F> {
         structure: u8,
         namespace: u32,
     ) -> Result<&'a [u8; identify::BYTES], StartError> {
+        self.describe_by(admin, Command::identify(structure, namespace))
+    }
+
+    /// Has the controller answer a command with a page.
+    fn describe_by<'a, M: Memory>(
+        &self,
+        admin: &'a mut Admin<M>,
+        command: Command,
+    ) -> Result<&'a [u8; identify::BYTES], StartError> {
         let memory = |_| StartError::from(Rule::Memory);
         let buffer = admin.buffer;
         // What the controller does not write is zeros, and not what it wrote before.
         admin.answer.fill(0);
         let own = admin.queue.memory();
         own.write(buffer, &admin.answer).map_err(memory)?;
-        let command = Command::identify(structure, namespace);
         self.ask(admin, command, Data::Pages(&[buffer]))?;
         let own = admin.queue.memory();
         own.read(buffer, &mut admin.answer).map_err(memory)?;

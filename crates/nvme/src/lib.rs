@@ -17,6 +17,7 @@ pub mod model;
 mod passed;
 mod queue;
 mod registers;
+mod secondary;
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub use identify::{Identity, Namespace, Nonsense};
 pub use passed::{CommandSet, Forbidden, Plan, Wanted};
 pub use queue::{Data, MAX_PAGES, Queue, Refusal, Refused};
 pub use registers::{Capabilities, Unusable};
+pub use secondary::{NoSecondaries, Secondaries};
 
 /// Bytes of a page of a controller's (`CC.MPS` 0): what entries of lists of pages stand for.
 pub const PAGE: usize = 4096;

@@ -1,10 +1,13 @@
 //! A controller of ours, over any memory: the other half for tests of drivers. It does what the
 //! standard says, or what nobody should ([`Lie`]).
 
+mod secondary;
+
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
+pub use secondary::Secondary;
 use virtqueue::{Address, Memory, Unreachable};
 
 use crate::PAGE;
@@ -134,6 +137,8 @@ pub struct Model<M> {
     pub is_admin_silent: bool,
     /// Changes in what it says of itself.
     pub tamper: Option<Tamper>,
+    /// Controllers of virtual functions.
+    pub secondary: Option<Secondary>,
     /// Value of `MDTS`.
     pub transfer_bits: u8,
     /// Times that it was switched on.
@@ -165,6 +170,7 @@ impl<M: Memory> Model<M> {
             is_lame: false,
             is_admin_silent: false,
             tamper: None,
+            secondary: None,
             transfer_bits: 5,
             starts: 0,
             aborts: 0,
@@ -202,6 +208,9 @@ impl<M: Memory> Model<M> {
         }
         self.registers[at::CC / 4] = 0;
         self.stop();
+        if let Some(secondary) = &mut self.secondary {
+            secondary.function_reset();
+        }
         true
     }
 
@@ -211,6 +220,9 @@ impl<M: Memory> Model<M> {
         self.completions = [None; MAX_QUEUES];
         self.silent.clear();
         self.has_lied = false;
+        if let Some(secondary) = &mut self.secondary {
+            secondary.stopped();
+        }
     }
 
     fn start(&mut self) {
@@ -400,6 +412,10 @@ impl<M: Memory> Model<M> {
             {
                 self.submissions[number] = Some(ring(partner));
             }
+            admin::VIRTUALIZATION_MANAGEMENT => {
+                let managed = self.secondary.as_mut().map(|all| all.manage(command));
+                return Ok((managed.unwrap_or(invalid), 0));
+            }
             admin::ABORT => {
                 self.aborts += 1;
                 let wanted = (number as u16, (word >> 16) as u16);
@@ -436,6 +452,11 @@ impl<M: Memory> Model<M> {
                     put(4 * n, &(n as u32 + 1).to_le_bytes());
                 }
             }
+            cns::PRIMARY | cns::SECONDARIES => match &self.secondary {
+                Some(secondary) if structure == cns::PRIMARY => secondary.primary(&mut bytes),
+                Some(secondary) => secondary.list((command.word(10) >> 16) as u16, &mut bytes),
+                None => return Ok(Status { kind: 0, code: 2 }),
+            },
             _ => {
                 let Some(blocks) = self.blocks(command.namespace()) else {
                     return Ok(Status { kind: 0, code: 0xb });

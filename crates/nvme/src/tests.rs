@@ -3,8 +3,9 @@
 mod hostile;
 mod passed;
 mod recovery;
+mod secondaries;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::AtomicU16;
 use std::vec::Vec;
@@ -32,6 +33,9 @@ struct Bus {
     memory: Rc<M>,
     list: List,
     model: Rc<RefCell<Model<M>>>,
+    /// Number of virtual functions, of a model that knows nothing of them.
+    virtual_functions: Rc<Cell<u16>>,
+    told: Rc<RefCell<Vec<Result<Secondaries, NoSecondaries>>>>,
 }
 
 impl Bus {
@@ -46,6 +50,8 @@ impl Bus {
             memory: Rc::new(Words::over(list.clone())),
             list,
             model: Rc::new(RefCell::new(model)),
+            virtual_functions: Rc::default(),
+            told: Rc::default(),
         }
     }
 
@@ -102,6 +108,16 @@ impl Function for Bus {
 
     fn force_reset(&self) -> bool {
         self.model.borrow_mut().force_reset()
+    }
+
+    fn virtual_functions(&self) -> u16 {
+        let model = self.model.borrow();
+        let of_model = model.secondary.as_ref();
+        of_model.map_or(self.virtual_functions.get(), |all| all.shares.len() as u16)
+    }
+
+    fn put_online(&self, outcome: Result<Secondaries, NoSecondaries>) {
+        self.told.borrow_mut().push(outcome);
     }
 
     fn pause(&self, _: u32) {
