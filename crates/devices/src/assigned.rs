@@ -37,6 +37,8 @@ pub enum AssignError {
     NoRegisters,
     /// The function was reset, and does not prove it. Nobody gets it any more.
     NotReset,
+    /// Virtual functions of it are on, which go with it when it is reset.
+    Physical,
     /// Nothing confines it, which it was to be.
     NotConfined(NotConfined),
 }
@@ -50,6 +52,7 @@ impl fmt::Display for AssignError {
             Self::NoMessages => f.write_str("it has no MSI-X"),
             Self::NoRegisters => f.write_str("it has no registers of its own"),
             Self::NotReset => f.write_str("it does not prove that it was reset"),
+            Self::Physical => f.write_str("virtual functions of it are on"),
             Self::NotConfined(reason) => write!(f, "{reason}"),
         }
     }
@@ -187,12 +190,16 @@ impl PciDevice {
         if self.function.layout != Layout::Device {
             return Err(AssignError::NoDevice);
         }
+        if self.offer.is_some() {
+            return Err(AssignError::Physical);
+        }
         if !pci::can_reset(&self.registers, self.function.layout) {
             return Err(AssignError::NoReset);
         }
         let msix = Msix::find(&self.registers).ok_or(AssignError::NoMessages)?;
         let mut place = FunctionPlace {
             number: self.function.address.number(),
+            identity: self.registers.identity(),
             config: self.config,
             ..FunctionPlace::default()
         };

@@ -147,12 +147,16 @@ impl Claim {
 impl PciDevice {
     /// Stops and resets the function, and puts back what was saved. Sleeps.
     pub(crate) fn stop(&self, saved: &Saved) -> Result<(), StillReaches> {
+        // They go with it.
+        let held = self.hold_virtual()?;
         let wait = |ms: u32| task::sleep_until(Deadline::after_ns(u64::from(ms) * 1_000_000));
         let begun = timer::now_ns();
         let reset = pci::reset(&self.registers, self.function.layout, saved, wait);
         let took = timer::now_ns().saturating_sub(begun);
         self.resetting_ns.fetch_add(took, Ordering::Relaxed);
-        reset.map_err(|NotReset| StillReaches)
+        reset.map_err(|NotReset| StillReaches)?;
+        held.come_back();
+        Ok(())
     }
 }
 

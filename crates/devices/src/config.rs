@@ -15,29 +15,56 @@ use pci::{Address, Bar, BarKind, ConfigRegisters, EXTENDED_CONFIG_BYTES, Functio
 use task::WaitQueue;
 
 use crate::StillReaches;
+use crate::virtual_functions::{self, Offer};
 
 /// Bytes of the configuration space of all functions of a bus.
 const BUS_BYTES: usize = 256 * EXTENDED_CONFIG_BYTES as usize;
+/// Offsets in a header: manufacturer and product; class and revision.
+const IDENTITY: u16 = 0x00;
+const CLASS: u16 = 0x08;
 
 /// Configuration space of one function; of one that has left, nothing: as hardware answers for what
 /// is not there.
 #[derive(Debug)]
-pub(crate) struct FunctionRegisters(Mutex<Option<MmioRegion>>);
+pub(crate) struct FunctionRegisters {
+    region: Mutex<Option<MmioRegion>>,
+    /// Manufacturer and product of a virtual function, which has ones in their place (PCI Express
+    /// Base 5.0, 9.3.4.1.1); 0 of others.
+    identity: u32,
+}
 
 impl FunctionRegisters {
     fn new(region: MmioRegion) -> Self {
-        Self(Mutex::new(Some(region)))
+        Self::of_virtual(region, 0)
+    }
+
+    /// Registers of a virtual function that is this, if it is not 0.
+    pub(crate) fn of_virtual(region: MmioRegion, identity: u32) -> Self {
+        Self {
+            region: Mutex::new(Some(region)),
+            identity,
+        }
+    }
+
+    /// Identity of a virtual function; 0 of others.
+    pub(crate) const fn identity(&self) -> u32 {
+        self.identity
     }
 }
 
 impl ConfigRegisters for FunctionRegisters {
     fn read(&self, offset: u16) -> u32 {
-        let region = self.0.lock();
-        region.map_or(u32::MAX, |region| region.read(usize::from(offset)))
+        let region = self.region.lock();
+        let read = |offset: u16| region.map_or(u32::MAX, |region| region.read(offset.into()));
+        // What answers is there: its class is known then.
+        match offset {
+            IDENTITY if self.identity != 0 && read(CLASS) != u32::MAX => self.identity,
+            _ => read(offset),
+        }
     }
 
     fn write(&self, offset: u16, value: u32) {
-        let region = self.0.lock();
+        let region = self.region.lock();
         if let Some(region) = *region {
             region.write(usize::from(offset), value);
         }
@@ -165,13 +192,19 @@ pub struct PciDevice {
     pub(crate) kept: Mutex<Option<FunctionPlace>>,
     /// Time of all its resets, in nanoseconds.
     pub(crate) resetting_ns: AtomicU64,
+    /// Virtual functions that it has, if any are on.
+    pub(crate) offer: Option<Offer>,
 }
 
 impl PciDevice {
     /// Whether drivers are to leave it alone: `pci.hide=` on the command line has its address, as
-    /// `0000:00:03.0` or `00:03.0`, among others behind commas.
+    /// `0000:00:03.0` or `00:03.0`, among others behind commas; or it is a virtual function of this
+    /// machine, which are for instances.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
+        if self.function.physical.is_some() {
+            return true;
+        }
         let hidden = role::cmdline_value("pci.hide").unwrap_or_default();
         let mut hidden = hidden.split(',').map(str::parse);
         hidden.any(|address| address == Ok(self.function.address))
@@ -321,6 +354,7 @@ pub fn add_function(place: &FunctionPlace) -> Option<&'static PciDevice> {
     let is_same = |device: &&PciDevice| {
         device.function.address.number() == place.number
             && device.config == place.config
+            && device.registers.identity == place.identity
             && device.function.bars == bars_of(place)
     };
     let Some(device) = known().find(is_same) else {
@@ -328,13 +362,13 @@ pub fn add_function(place: &FunctionPlace) -> Option<&'static PciDevice> {
         let free = COME.iter().find(|place| place.get().is_none())?;
         return Some(free.call_once(|| device));
     };
-    if device.registers.0.lock().is_some() {
+    if device.registers.region.lock().is_some() {
         // It was among those that were found first.
         return Some(device);
     }
-    let region = map_own(place)?;
+    let region = map_page(place.config)?;
     *device.messages.lock() = place.messages;
-    *device.registers.0.lock() = Some(region);
+    *device.registers.region.lock() = Some(region);
     device.ownership.leave_to(None);
     Some(device)
 }
@@ -351,7 +385,7 @@ pub fn remove_function(device: &'static PciDevice) -> Result<(), StillReaches> {
         Err(Owner::Stuck) => Some(Err(StillReaches)),
     };
     LEFT.wait(take)?;
-    let region = device.registers.0.lock().take();
+    let region = device.registers.region.lock().take();
     if let Some(region) = region {
         // SAFETY: it is what was mapped for this function, and the only copy that there is.
         unsafe { device::unmap(region) };
@@ -372,31 +406,51 @@ fn own_devices() -> Vec<PciDevice> {
     found
 }
 
-/// Maps the page of configuration space of a function of this instance.
-fn map_own(place: &FunctionPlace) -> Option<MmioRegion> {
+/// Maps the page of configuration space of one function, which is there.
+pub(crate) fn map_page(config: u64) -> Option<MmioRegion> {
     let bytes = usize::from(EXTENDED_CONFIG_BYTES);
-    // SAFETY: the descriptor says that configuration space of a function of this instance's is
-    // there. Nobody but this crate writes there, and only a `Claim` does, which lets the function
-    // reach memory only as long as there is one.
-    unsafe { device::map(place.config, bytes) }.ok()
+    // SAFETY: the descriptor of this instance says that configuration space of a function of its
+    // own is there, or it is within what ACPI says. Nobody but this crate writes there, and only a
+    // `Claim` does, which lets the function reach memory only as long as there is one.
+    unsafe { device::map(config, bytes) }.ok()
 }
 
 fn own_device(place: &FunctionPlace) -> Option<PciDevice> {
-    let registers = FunctionRegisters::new(map_own(place)?);
+    let registers = FunctionRegisters::of_virtual(map_page(place.config)?, place.identity);
     let address = Address::from_number(place.number);
+    let function = Function::with_bars(address, None, bars_of(place), &registers)?;
     Some(PciDevice {
-        function: Function::with_bars(address, None, bars_of(place), &registers)?,
-        registers,
-        config: place.config,
         messages: Mutex::new(place.messages),
-        ownership: Ownership::default(),
-        kept: Mutex::new(None),
-        resetting_ns: AtomicU64::new(0),
+        ..device(&function, registers, place.config, &[])
     })
 }
 
+/// A function that was found, which the instance has that `kept` says.
+pub(crate) fn device(
+    function: &Function,
+    registers: FunctionRegisters,
+    config: u64,
+    in_use: &[(u32, FunctionPlace)],
+) -> PciDevice {
+    let ownership = Ownership::default();
+    let owner = kept(in_use, function.address);
+    if let Some((instance, _)) = owner {
+        ownership.leave_to(Some(Owner::Instance(*instance)));
+    }
+    PciDevice {
+        function: *function,
+        registers,
+        config,
+        messages: Mutex::new(None),
+        ownership,
+        kept: Mutex::new(owner.map(|(_, place)| place.clone())),
+        resetting_ns: AtomicU64::new(0),
+        offer: None,
+    }
+}
+
 /// The base address registers of a place.
-fn bars_of(place: &FunctionPlace) -> [Option<Bar>; 6] {
+pub(crate) fn bars_of(place: &FunctionPlace) -> [Option<Bar>; 6] {
     let mut bars = [None; 6];
     for of in &place.registers {
         if let Some(bar) = bars.get_mut(usize::from(of.bar)) {
@@ -407,7 +461,10 @@ fn bars_of(place: &FunctionPlace) -> [Option<Bar>; 6] {
 }
 
 /// The instance that has a function already, and its place.
-fn kept(all: &[(u32, FunctionPlace)], address: Address) -> Option<&(u32, FunctionPlace)> {
+pub(crate) fn kept(
+    all: &[(u32, FunctionPlace)],
+    address: Address,
+) -> Option<&(u32, FunctionPlace)> {
     all.iter()
         .find(|(_, place)| place.number == address.number())
 }
@@ -441,20 +498,8 @@ fn find_all() -> Vec<PciDevice> {
             found.try_reserve(1).ok()?;
             let address = function.address;
             let page = u64::from(address.bus) << 8 | u64::from(address.devfn());
-            let ownership = Ownership::default();
-            let owner = kept(&in_use, address);
-            if let Some((instance, _)) = owner {
-                ownership.leave_to(Some(Owner::Instance(*instance)));
-            }
-            found.push(PciDevice {
-                function,
-                registers,
-                config: window.base + page * u64::from(EXTENDED_CONFIG_BYTES),
-                messages: Mutex::new(None),
-                ownership,
-                kept: Mutex::new(owner.map(|(_, place)| place.clone())),
-                resetting_ns: AtomicU64::new(0),
-            });
+            let config = window.base + page * u64::from(EXTENDED_CONFIG_BYTES);
+            found.push(device(&function, registers, config, &in_use));
             Some(())
         };
         let ConfigWindow {
@@ -468,6 +513,7 @@ fn find_all() -> Vec<PciDevice> {
             break;
         }
     }
+    virtual_functions::find(&mut found, &in_use);
     found.sort_unstable_by_key(|device| device.function.address);
     let functions = found.iter().map(|device| iommu::Found {
         function: &device.function,

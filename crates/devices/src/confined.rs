@@ -69,6 +69,11 @@ impl PciDevice {
     /// bridges on the way, lead it up.
     fn is_apart(&self) -> bool {
         let address = self.function.address;
+        // A virtual function that could send to its siblings has access control (PCI Express Base
+        // 5.0, 6.12.1.2), which not each physical function of several says of itself.
+        if self.function.physical.is_some() && !pci::has_access_control(&self.registers) {
+            return self.leads_up();
+        }
         let has_siblings = pci_devices().any(|other| {
             let at = other.function.address;
             let is_same_device = (at.segment, at.bus, at.device())
@@ -78,6 +83,11 @@ impl PciDevice {
         if has_siblings && !pci::redirect(&self.registers) {
             return false;
         }
+        self.leads_up()
+    }
+
+    /// Whether all bridges on its way lead up what it sends.
+    fn leads_up(&self) -> bool {
         let mut upstream = self.function.upstream;
         while let Some(bridge) = upstream {
             let Some(bridge) = pci_device(bridge) else {

@@ -15,6 +15,7 @@
 //! | `registers` | its registers |
 //! | `dma` | memory that it reads and writes |
 //! | `vector` | its interrupts |
+//! | `virtual_functions` | functions that a function has besides (SR-IOV) |
 #![cfg_attr(target_os = "none", no_std)]
 
 extern crate alloc;
@@ -27,6 +28,7 @@ mod dma;
 mod faults;
 mod registers;
 mod vector;
+mod virtual_functions;
 
 pub use assigned::{AssignError, AssignedFunction};
 pub use claim::{Claim, ClaimError, StillReaches};

@@ -11,7 +11,7 @@ use fs::block::{self, Disk, DiskNumbers, NvmeController};
 use fs::ioctl::IoctlRequest;
 use fs::{DeviceId, devfs};
 use guard::cpu;
-use nvme::Capabilities;
+use nvme::{Capabilities, NoSecondaries, Secondaries};
 use task::Event;
 
 use crate::gate::Close;
@@ -43,6 +43,7 @@ impl Parts for Machine {
 
 /// A function of the machine, with its registers.
 struct Board {
+    name: String,
     claim: Arc<Claim>,
     registers: Registers,
 }
@@ -66,6 +67,24 @@ impl nvme::Function for Board {
 
     fn force_reset(&self) -> bool {
         self.claim.reset().is_ok()
+    }
+
+    fn virtual_functions(&self) -> u16 {
+        self.claim.device().function().virtual_places().count() as u16
+    }
+
+    fn put_online(&self, outcome: Result<Secondaries, NoSecondaries>) {
+        let name = &self.name;
+        match outcome {
+            Ok(online) => log::info!(
+                "{name}: {} controllers of virtual functions are online, each with {} queues and \
+                 {} interrupts",
+                online.count,
+                online.queues,
+                online.interrupts
+            ),
+            Err(why) => log::error!("{name}: no controller of a virtual function is used: {why}"),
+        }
     }
 
     fn pause(&self, n: u32) {
@@ -139,12 +158,13 @@ fn start_controller(device: &'static PciDevice, index: u32) -> Result<Box<dyn St
     let claim = device.claim().map_err(|error| text(&error))?;
     let vectors = queue_vectors(&claim)?;
     let registers = registers(&claim, vectors.len())?;
+    let name = alloc::format!("nvme{index}");
     let board = Board {
+        name: name.clone(),
         claim: claim.clone(),
         registers,
     };
     let memory = |bytes: u64| queue_memory(&claim, bytes);
-    let name = alloc::format!("nvme{index}");
     let (control, disks) =
         start::<Machine>(name.clone(), board, vectors, memory).map_err(|error| text(&error))?;
     let (mut names, mut nodes) = (Vec::new(), Vec::new());

@@ -1,7 +1,7 @@
 //! Places of functions: the unit that each is behind, by the table of either maker.
 
 use acpi::{Dmar, Ivrs};
-use pci::{Address, Function};
+use pci::Function;
 
 use crate::unit::Sender;
 use crate::{Found, number_of};
@@ -45,12 +45,14 @@ impl Topology<'_> {
         function: &Function,
         functions: &(impl Iterator<Item = Found<'a>> + Clone),
     ) -> Place {
-        let Address { segment, bus, .. } = function.address;
+        let segment = function.address.segment;
         let number = number_of(function.address);
         let buses = shared_buses(function, functions);
         match self {
             Self::Dmar(dmar) => {
-                let place = (bus, function.address.devfn());
+                // Scopes name what firmware has seen.
+                let named = function.physical.unwrap_or(function.address);
+                let place = (named.bus, named.devfn());
                 let behind = buses_of(functions, segment);
                 Place {
                     unit: dmar.unit_of(segment, place, &behind),

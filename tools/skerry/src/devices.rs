@@ -175,6 +175,9 @@ pub(crate) fn why(
         dev::REASON_NO_REGISTERS => "it has no registers in memory, or shares a page of them with \
                                      something else"
             .into(),
+        dev::REASON_PHYSICAL => "its virtual functions are on, and would go with it: give one of \
+                                 these, or start the machine without pci.sriov for it"
+            .into(),
         dev::REASON_DEVICES => format!("{} devices are the most", dev::MAX_DEVICES),
         _ => plain(error),
     }
@@ -303,7 +306,7 @@ mod tests {
         let error = io::Error::from_raw_os_error(libc::EIO);
         let mut said: Vec<String> = (dev::REASON_IOMMU..=dev::REASON_DEVICES)
             .chain(dev::REASON_DMA_RESERVED..=dev::REASON_DMA_INTERRUPTS)
-            .chain([dev::REASON_NONE])
+            .chain([dev::REASON_NONE, dev::REASON_PHYSICAL])
             .map(|reason| {
                 let call = AddDevice {
                     reason,
@@ -314,6 +317,6 @@ mod tests {
             .collect();
         said.sort();
         said.dedup();
-        assert_eq!(said.len(), 17);
+        assert_eq!(said.len(), 18);
     }
 }

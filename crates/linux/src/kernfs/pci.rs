@@ -111,6 +111,7 @@ fn add_function(dir: &Arc<StaticDir>, device: &'static PciDevice, dev: u64, path
     for (name, text) in files {
         dir.add(name, pseudo::constant(dev, format!("{text}\n")));
     }
+    add_virtual(dir, device, dev);
     dir.add("resource", pseudo::constant(dev, resources(function)));
     if let Some((first, last)) = function.buses {
         let buses = [
@@ -120,6 +121,31 @@ fn add_function(dir: &Arc<StaticDir>, device: &'static PciDevice, dev: u64, path
         for (name, bus) in buses {
             dir.add(name, pseudo::constant(dev, format!("{bus}\n")));
         }
+    }
+}
+
+/// Adds files about virtual functions, and the links between them and the physical one.
+fn add_virtual(dir: &Arc<StaticDir>, device: &PciDevice, dev: u64) {
+    if let Some(physical) = device.function().physical {
+        dir.add("physfn", link(dev, format!("../{physical}")));
+    }
+    let Some(offered) = &device.function().offered else {
+        return;
+    };
+    let files = [
+        ("sriov_totalvfs", format!("{}", offered.total)),
+        ("sriov_numvfs", format!("{}", offered.count)),
+        ("sriov_offset", format!("{}", offered.first)),
+        ("sriov_stride", format!("{}", offered.stride)),
+        ("sriov_vf_device", format!("{:x}", offered.device)),
+        // No driver of this kernel takes one.
+        ("sriov_drivers_autoprobe", "0".into()),
+    ];
+    for (name, text) in files {
+        dir.add(name, pseudo::constant(dev, format!("{text}\n")));
+    }
+    for (n, place) in device.function().virtual_places().enumerate() {
+        dir.add(&format!("virtfn{n}"), link(dev, format!("../{place}")));
     }
 }
 

@@ -30,6 +30,7 @@ impl From<AssignError> for Refused {
             AssignError::NoReset => Self::new(dev::REASON_NO_RESET, Errno::EOPNOTSUPP),
             AssignError::NoMessages => Self::new(dev::REASON_NO_MESSAGES, Errno::EOPNOTSUPP),
             AssignError::NoRegisters => Self::new(dev::REASON_NO_REGISTERS, Errno::EOPNOTSUPP),
+            AssignError::Physical => Self::new(dev::REASON_PHYSICAL, Errno::EOPNOTSUPP),
             AssignError::NotConfined(reason) => reason.into(),
         }
     }

@@ -40,6 +40,7 @@ mod stress;
 mod supervisor;
 mod terminal;
 mod topology;
+mod virtual_functions;
 mod wire;
 
 pub use diff::{fixed_programs, is_steady};
@@ -144,6 +145,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/device-changes",
             place: SkerryMachine,
             run: devices::changes,
+        },
+        Test {
+            name: "machine/virtual-functions",
+            place: SkerryMachine,
+            run: virtual_functions::run,
         },
         Test {
             name: "machine/iommu",
@@ -339,6 +345,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/restart-devices",
             place: SkerryMachine,
             run: supervisor::devices,
+        },
+        Test {
+            name: "machine/restart-virtual",
+            place: SkerryMachine,
+            run: supervisor::virtual_functions,
         },
         Test {
             name: "machine/restart-iommu",

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::json::{self, Resources};
-use super::{devices, iommu};
+use super::{devices, iommu, virtual_functions};
 use crate::build;
 use crate::cleanup::Directory;
 use crate::qemu::{Hardware, Iommu};
@@ -28,6 +28,8 @@ const FAULTS: &str = include_str!("../../../../tests/cases/supervisor-faults.sh"
 const DEVICES: &str = include_str!("../../../../tests/cases/supervisor-devices.sh");
 /// First process of a machine whose instances have disks that an IOMMU confines.
 const CONFINED: &str = include_str!("../../../../tests/cases/supervisor-iommu.sh");
+/// First process of a machine whose instances have virtual functions.
+const VIRTUAL: &str = include_str!("../../../../tests/cases/supervisor-virtual.sh");
 /// First process of a machine whose instances talk to the host by their supervisor's address.
 const NAT: &str = include_str!("../../../../tests/cases/supervisor-nat.sh");
 /// First process of a machine whose supervisor panics a hundred times.
@@ -76,6 +78,38 @@ fn run_on(
         archive.host(&programs.program("machine-tests"), "/bin/machine-tests")?;
         archive.host(&tools.program("skerry"), "/bin/skerry")
     })
+}
+
+/// A supervisor that starts again under an instance which has a virtual function.
+pub fn virtual_functions(setting: &Setting) -> Result<Vec<Check>> {
+    let words = "supervisor_panic=restart supervisor_cpus=2 pci.sriov=01:00.0:2";
+    let directory = Directory::create()?;
+    let images = virtual_functions::images(&directory)?;
+    let log = run_on(setting, ("virtual", 5), words, VIRTUAL, |hardware| {
+        hardware.iommu = Some(Iommu::Intel);
+        virtual_functions::attach(hardware, &images);
+    })?;
+    let said = Said(log);
+    let all = |wanted: &[(u32, &str, &str)]| -> Result<String> {
+        let mut wanted = wanted.iter();
+        wanted.try_for_each(|(step, key, value)| said.is(*step, key, value))?;
+        Ok(String::new())
+    };
+    let registers = |step| said.is(step, "registers", said.get(0, "registers")?);
+    Ok(vec![
+        Check::new(
+            "an instance keeps its virtual function, and writes and reads without a fault",
+            registers(1).and_then(|()| all(&[(1, "numbers", "2"), (1, "writes", "whole")])),
+        ),
+        Check::new(
+            "the supervisor has its controller again, and gives one of nobody's to an instance",
+            all(&[(1, "own", "mine"), (1, "taken", "1"), (1, "other", "mine")]),
+        ),
+        Check::new(
+            "virtual functions of nobody are there again",
+            registers(2).and_then(|()| all(&[(2, "numbers", "2"), (2, "again", "whole")])),
+        ),
+    ])
 }
 
 /// A log in which each start of the supervisor has said what it saw.
