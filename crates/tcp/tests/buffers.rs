@@ -123,7 +123,7 @@ fn several_segments_are_whole_ones() {
     script.write(10_000);
     assert_eq!(script.one().payload, 2000);
     script.ack(7501);
-    script.connection.mark_urgent(&script.program);
+    script.connection.mark_urgent(script.program.written);
     assert_eq!(script.one().payload, 1000);
 }
 

@@ -837,7 +837,7 @@ fn congestion_is_echoed() {
 fn urgent_data() {
     let mut script = Script::established(config());
     script.write(5);
-    script.connection.mark_urgent(&script.program);
+    script.connection.mark_urgent(5);
     let segment = script.one();
     assert!(segment.header.flags.contains(Flags::URG));
     assert_eq!(segment.header.urgent, 5);
@@ -845,7 +845,7 @@ fn urgent_data() {
     urgent.urgent = 3;
     let bytes: Vec<u8> = (0..5).map(|place| common::byte_at(1, place)).collect();
     script.arrive(urgent, &bytes);
-    assert_eq!(script.connection.urgent(), Some(2));
+    assert_eq!(script.program.urgent, Some(2));
 }
 
 /// RFC 9293, section 3.10.5, and RFC 2525, section 2.17.

@@ -172,16 +172,35 @@ impl ByteStream {
         self.bytes.try_extend(data)
     }
 
-    /// The last byte is urgent. One that the receiver stands at and has received is not in its way
-    /// any longer.
-    fn mark_urgent(&mut self, inline: bool) {
+    /// The byte at a position is urgent, which may be still to come, unless that one is known or
+    /// was passed. One that the receiver stands at and has received is not in its way any longer.
+    /// Returns whether that is news.
+    pub(crate) fn mark_urgent(&mut self, position: u64, inline: bool) -> bool {
+        let is_known = self
+            .urgent
+            .is_some_and(|urgent| urgent.position >= position);
+        if is_known || position < self.read_offset {
+            return false;
+        }
         if self.urgent_skip(inline) > 0 && self.urgent.is_some_and(|urgent| urgent.read) {
             self.skip_urgent();
         }
         self.urgent = Some(UrgentByte {
-            position: self.read_offset + self.bytes.len() as u64 - 1,
+            position,
             read: false,
         });
+        true
+    }
+
+    /// The number of bytes up to the urgent one, since the connection was made.
+    pub(crate) fn urgent_end(&self) -> Option<u64> {
+        self.urgent.map(|urgent| urgent.position + 1)
+    }
+
+    /// The urgent byte, if it has come.
+    fn urgent_byte(&self) -> Option<u8> {
+        let distance = self.urgent?.position.checked_sub(self.read_offset)?;
+        self.bytes.get(usize::try_from(distance).ok()?).copied()
     }
 
     /// Whether the next byte is, or was, an urgent one.
@@ -192,13 +211,13 @@ impl ByteStream {
 
     /// Whether an urgent byte waits to be received.
     pub(crate) fn has_urgent(&self) -> bool {
-        self.urgent.is_some_and(|urgent| !urgent.read)
+        self.urgent.is_some_and(|urgent| !urgent.read) && self.urgent_byte().is_some()
     }
 
     /// The number of bytes at the front that are not received with the others, because they are
     /// urgent and that is not `inline`.
     pub(crate) fn urgent_skip(&self, inline: bool) -> usize {
-        usize::from(!inline && self.at_mark())
+        usize::from(!inline && self.at_mark() && !self.bytes.is_empty())
     }
 
     /// Goes beyond an urgent byte.
@@ -211,7 +230,8 @@ impl ByteStream {
     pub(crate) fn readable_len(&self, inline: bool) -> usize {
         match self.urgent {
             Some(urgent) if !inline && urgent.position > self.read_offset => {
-                (urgent.position - self.read_offset) as usize
+                let ahead = (urgent.position - self.read_offset) as usize;
+                ahead.min(self.bytes.len())
             }
             _ => self.bytes.len() - self.urgent_skip(inline),
         }
@@ -254,10 +274,10 @@ fn read_bytes(
     let ahead = queue.urgent.map_or(0, |urgent| {
         urgent.position.saturating_sub(queue.read_offset) as usize
     });
-    let limit = buf.len().min(if ahead > 0 {
-        ahead
-    } else {
-        queue.bytes.len() - hole
+    let there = queue.bytes.len() - hole;
+    let limit = buf.len().min(match ahead {
+        0 => there,
+        ahead => there.min(ahead),
     });
     let mut taken = StreamRead {
         credentials: before,
@@ -387,7 +407,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                     return Some(Err(error));
                 }
                 if urgent && done + n == data.len() {
-                    queue.mark_urgent(self.peer.is_oob_inline());
+                    queue.mark_urgent(start + n as u64 - 1, self.peer.is_oob_inline());
                 }
                 let rights = message.rights.take();
                 if credentials.is_some() || rights.is_some() {
@@ -576,7 +596,8 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// Receives the urgent byte, by itself.
     ///
     /// # Errors
-    /// `EINVAL` if there is none, or it is received with the others.
+    /// `EINVAL` if there is none, or it is received with the others; `EAGAIN` if it is announced
+    /// and has not come.
     pub(crate) fn receive_urgent(
         &self,
         buf: &mut [u8],
@@ -588,11 +609,8 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             .urgent
             .filter(|urgent| !urgent.read && !self.own.is_oob_inline())
             .ok_or(Errno::EINVAL)?;
-        let byte = queue
-            .bytes
-            .get((found.position - queue.read_offset) as usize)
-            .ok_or(Errno::EINVAL)?;
-        let copied = buf.first_mut().map(|to| *to = *byte).map_or(0, |()| 1);
+        let byte = queue.urgent_byte().ok_or(Errno::EAGAIN)?;
+        let copied = buf.first_mut().map(|to| *to = byte).map_or(0, |()| 1);
         queue.urgent = Some(UrgentByte {
             read: !flags.contains(MsgFlags::PEEK),
             ..found
@@ -696,7 +714,7 @@ mod tests {
     fn what_was_sent_is_seen_by_offset_until_it_is_acknowledged() {
         let mut stream = ByteStream::default();
         stream.append(b"abcdef").unwrap();
-        stream.mark_urgent(false);
+        assert!(stream.mark_urgent(5, false));
         let peek = |stream: &ByteStream, offset: usize| {
             let mut buf = [0; 3];
             let count = stream.peek(offset, &mut buf);
@@ -761,7 +779,8 @@ mod tests {
         assert_eq!(received, sent);
         assert_eq!(own.queue.lock().charged_bytes, 0);
         sender.send_fast(b"ab").unwrap();
-        own.queue.lock().mark_urgent(false);
+        let last = own.queue.lock().read_offset + 1;
+        assert!(own.queue.lock().mark_urgent(last, false));
         sender.send_fast(b"cd").unwrap();
         assert_eq!(receive(100), Ok(b"a".to_vec()));
         assert_eq!(receive(100), Ok(b"cd".to_vec()));

@@ -361,6 +361,10 @@ impl Connection {
                 && self.rcv.urgent.is_none_or(|old| old < behind)
             {
                 self.rcv.urgent = Some(behind);
+                // A pointer to the SYN, or before it, is none.
+                if let Some(position) = behind.checked_sub(self.rcv.irs + 2) {
+                    buffers.urgent(position);
+                }
             }
         }
         let whole_end = seq + segment.payload.len() as u64;

@@ -112,6 +112,12 @@ pub trait Buffers {
     /// The program has closed the socket.
     fn deliver(&mut self, bytes: &[u8]) -> Result<usize, Gone>;
 
+    /// Tells that a byte of the peer's stream is urgent, by its distance from the beginning. It may
+    /// not have been delivered yet.
+    fn urgent(&mut self, position: u64) {
+        let _ = position;
+    }
+
     /// Tells that the peer sends no more.
     fn deliver_end(&mut self);
 
@@ -509,16 +515,11 @@ impl Connection {
         }
     }
 
-    /// Marks the last byte that is queued as urgent (RFC 9293, section 3.8.5).
-    pub fn mark_urgent(&mut self, buffers: &impl Buffers) {
-        self.snd.urgent = Some(self.data_end(buffers));
-    }
-
-    /// Distance of the peer's urgent byte from the beginning of its stream, if there is one.
-    #[must_use]
-    pub fn urgent(&self) -> Option<u64> {
-        let behind = self.rcv.urgent?;
-        behind.checked_sub(self.rcv.irs + 2)
+    /// Marks the last of the first `count` bytes that the program has sent as urgent, unless one
+    /// behind it is (RFC 9293, section 3.8.5).
+    pub fn mark_urgent(&mut self, count: u64) {
+        let behind = self.snd.iss + 1 + count;
+        self.snd.urgent = self.snd.urgent.max(Some(behind));
     }
 
     /// Takes an error that ICMP reports of the segment that began with `quoted` (RFC 5927, section

@@ -59,6 +59,8 @@ pub struct Program {
     pub budget: usize,
     /// The receive buffer grows as the connection wants, up to this.
     pub largest_room: u64,
+    /// Distance of the peer's urgent byte from the beginning of its stream.
+    pub urgent: Option<u64>,
 }
 
 impl Program {
@@ -75,6 +77,7 @@ impl Program {
             charged: 0,
             budget: usize::MAX,
             largest_room: 0,
+            urgent: None,
         }
     }
 }
@@ -117,6 +120,11 @@ impl Buffers for Program {
             self.received += 1;
         }
         Ok(count)
+    }
+
+    fn urgent(&mut self, position: u64) {
+        assert!(self.urgent < Some(position), "an urgent byte goes back");
+        self.urgent = Some(position);
     }
 
     fn deliver_end(&mut self) {

@@ -239,6 +239,22 @@ impl TcpBuffers {
         self.unacknowledged.queue.lock().bytes.len()
     }
 
+    /// [`Self::queued`], and the number of bytes up to the last that was sent as urgent, since the
+    /// connection was made, unless it is acknowledged.
+    pub(in crate::inet) fn outgoing(&self) -> (usize, Option<u64>) {
+        let queue = self.unacknowledged.queue.lock();
+        (queue.bytes.len(), queue.urgent_end())
+    }
+
+    /// The byte of the peer's stream at a position is urgent. Returns whether that is news, of
+    /// which the program is told by [`Self::notify`].
+    pub(in crate::inet) fn mark_urgent(&self, position: u64) -> bool {
+        self.socket.get().is_some_and(|socket| {
+            let inline = socket.is_oob_inline();
+            socket.queue.lock().mark_urgent(position, inline)
+        })
+    }
+
     /// Copies bytes that were sent, from `offset` behind the last acknowledged one on. Returns how
     /// many there were.
     pub fn peek(&self, offset: usize, buf: &mut [u8]) -> usize {
@@ -272,12 +288,18 @@ impl TcpBuffers {
         let Some(socket) = self.socket.get() else {
             return;
         };
+        if news.urgent {
+            socket.send_sigurg();
+        }
         if news.end {
             socket.notify_all();
             return;
         }
         if news.data {
-            socket.readable.notify_events(Events::READABLE);
+            // Who waits for an urgent byte looks whether this is it, as on Linux.
+            socket
+                .readable
+                .notify_events(Events::READABLE | Events::PRI);
         }
         if news.space {
             socket.notify_write_space();
@@ -368,6 +390,8 @@ pub(in crate::inet) struct News {
     pub(in crate::inet) data: bool,
     /// There is room to send.
     pub(in crate::inet) space: bool,
+    /// The peer says that a byte is urgent.
+    pub(in crate::inet) urgent: bool,
     /// Nothing more comes, or goes.
     pub(in crate::inet) end: bool,
 }

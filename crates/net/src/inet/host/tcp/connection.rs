@@ -107,6 +107,10 @@ impl Buffers for SocketBuffers<'_> {
         }
     }
 
+    fn urgent(&mut self, position: u64) {
+        self.news.urgent |= self.buffers.mark_urgent(position);
+    }
+
     fn deliver_end(&mut self) {
         self.buffers.deliver_end_quietly();
         self.news.end = true;
@@ -418,7 +422,11 @@ impl WireConnection {
         turn: Option<&LinkDevice>,
         (news, work): (&mut News, &mut Work),
     ) -> bool {
-        let has_data = self.buffers.queued() > 0;
+        let (queued, urgent_end) = self.buffers.outgoing();
+        let has_data = queued > 0;
+        if let Some(end) = urgent_end {
+            inner.engine.mark_urgent(end);
+        }
         let mut room = Vec::new();
         // Segments that are sent though the card is busy: those of a turn; or one, if the time for
         // something has come: timers run when a segment is asked for, and the next deadline is
