@@ -20,6 +20,8 @@ const CASES: &str = include_str!("../../../../tests/cases/devices.cases");
 
 const CHANGES: &str = include_str!("../../../../tests/cases/device-changes.cases");
 
+const CHANGES_AMD: &str = include_str!("../../../../tests/cases/device-changes-amd.cases");
+
 /// Has the supervisor's drivers leave functions alone, and one reset not be believed.
 const COMMAND_LINE: &str = "fault=unreset pci.hide=01:00.0,02:00.0,04:00.0,0000:00:18.0";
 /// Has a disk take minutes for as many MiB as a program reads at a time.
@@ -116,6 +118,34 @@ pub fn changes(setting: &Setting) -> Result<Vec<Check>> {
     let mut checks = Vec::new();
     for is_confined in [false, true] {
         checks.extend(changes_of(setting, is_confined)?);
+    }
+    checks.extend(changes_with_amd(setting)?);
+    Ok(checks)
+}
+
+/// The same with the other maker's unit. In QEMU that confines only what is on the root bus, where
+/// a virtio device cannot be reset.
+fn changes_with_amd(setting: &Setting) -> Result<Vec<Check>> {
+    let directory = Directory::create().context("cannot make a temporary directory")?;
+    let mut machine = setting.machine("amd");
+    machine.timeout = Some(Duration::from_secs(300));
+    machine.append = "pci.hide=00:04.0,00:05.0".into();
+    let hardware = &mut machine.hardware;
+    hardware.iommu = Some(Iommu::Amd);
+    for (slot, id, more) in [(4, "fast", ""), (5, "slow", SLOW)] {
+        let image = directory.join(id);
+        fs::write(&image, vec![0; 32 << 20])?;
+        let drive = format!("if=none,id={id},format=raw,file={}{more}", image.display());
+        add(hardware, &["-drive", &drive]);
+        on_bus_0(hardware, slot, &format!("nvme,serial={id},drive={id}"));
+    }
+    let mut steps = batch::steps(CHANGES_AMD, &[])?;
+    for step in &mut steps {
+        step.limit = 60;
+    }
+    let mut checks = batch::run(machine, &steps)?;
+    for check in &mut checks {
+        check.what = format!("behind AMD-Vi: {}", check.what);
     }
     Ok(checks)
 }
