@@ -191,7 +191,10 @@ impl<P: Parts> Device<P> {
         let (pages, len) = lend::<P::Lent>(transfer, done, fits);
         let (first, count) = blocks(namespace, transfer.offset + done, len as u64);
         let command = command(namespace.id, first, count as u16);
-        let data = Data::Pages(&places);
+        let data = Data::Blocks {
+            pages: &places,
+            bytes: len,
+        };
         submit(queue, command, data, Part::new(tag, pages)).map(|()| len as u64)
     }
 }

@@ -2,6 +2,8 @@
 
 use virtqueue::Address;
 
+use crate::runs::Descriptor;
+
 /// Codes of admin commands (section 5).
 pub(crate) mod admin {
     pub const CREATE_SUBMISSION_QUEUE: u8 = 0x01;
@@ -38,6 +40,15 @@ pub(crate) const NUMBER_OF_QUEUES: u32 = 0x07;
 /// Bit of a Dataset Management command: ranges are given up (section 6.7).
 pub(crate) const DEALLOCATE: u32 = 1 << 2;
 
+/// The place of a command's data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// A page, and another one, or a list of all that follow (section 4.3).
+    Pages([Address; 2]),
+    /// A run, or a list of runs (section 4.4).
+    Runs(Descriptor),
+}
+
 /// A command, without its identifier and the place of its data, which the queue fills in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command([u8; Command::BYTES]);
@@ -46,6 +57,8 @@ impl Command {
     /// Bytes of a command.
     pub const BYTES: usize = 64;
 
+    /// Flag: the data's place is a descriptor (figure 104, PSDT).
+    const BY_RUNS: u8 = 1 << 6;
     const ID: usize = 2;
     const NAMESPACE: usize = 4;
     const WORD_2: usize = 8;
@@ -168,12 +181,26 @@ impl Command {
     }
 
     /// The command as it is in a queue.
-    pub(crate) fn complete(mut self, id: u16, data: [Address; 2]) -> Self {
+    pub(crate) fn complete(mut self, id: u16, data: Place) -> Self {
         self.0[Self::ID..Self::ID + 2].copy_from_slice(&id.to_le_bytes());
-        for (place, at) in self.0[Self::DATA..].chunks_exact_mut(8).zip(data) {
-            place.copy_from_slice(&at.number().to_le_bytes());
+        let (first, rest) = self.0[Self::DATA..].split_at_mut(8);
+        match data {
+            Place::Pages([page, next]) => {
+                first.copy_from_slice(&page.number().to_le_bytes());
+                rest[..8].copy_from_slice(&next.number().to_le_bytes());
+            }
+            Place::Runs(Descriptor(bytes)) => {
+                first.copy_from_slice(&bytes[..8]);
+                rest[..8].copy_from_slice(&bytes[8..]);
+                self.0[1] |= Self::BY_RUNS;
+            }
         }
         self
+    }
+
+    /// Whether the place of the data is a descriptor of a run.
+    pub(crate) const fn is_by_runs(&self) -> bool {
+        self.0[1] >> 6 != 0
     }
 
     pub(crate) const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {

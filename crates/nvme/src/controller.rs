@@ -499,7 +499,9 @@ impl<F: Function> Way<'_, F> {
             .map_err(|_| StartError::NoMemory)?;
         for n in 1..=count {
             let (number, memory, base, entries) = queue(n, shape.entries.clamp(2, most))?;
-            let queue = Queue::new(number, memory, base, entries).ok_or(StartError::NoMemory)?;
+            let mut queue =
+                Queue::new(number, memory, base, entries).ok_or(StartError::NoMemory)?;
+            queue.take_runs(identity.takes_runs);
             self.create(&mut admin, &queue)?;
             queues.push(queue);
         }

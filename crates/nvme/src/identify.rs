@@ -75,6 +75,8 @@ pub struct Identity {
     pub has_write_zeroes: bool,
     /// Whether what was written may be in a cache that is lost with the power.
     pub has_cache: bool,
+    /// Whether data may be told of by runs of memory (scatter-gather lists), of whole words.
+    pub takes_runs: bool,
 }
 
 impl Identity {
@@ -110,6 +112,7 @@ impl Identity {
             has_discard: optional & 1 << 2 != 0,
             has_write_zeroes: optional & 1 << 3 != 0,
             has_cache: bytes[525] & 1 != 0,
+            takes_runs: matches!(bytes[536] & 0b11, 1 | 2),
         })
     }
 }

@@ -17,6 +17,7 @@ pub mod model;
 mod passed;
 mod queue;
 mod registers;
+mod runs;
 mod secondary;
 
 #[cfg(test)]

@@ -10,10 +10,11 @@ use alloc::vec::Vec;
 pub use secondary::Secondary;
 use virtqueue::{Address, Memory, Unreachable};
 
-use crate::PAGE;
 use crate::command::{Command, DEALLOCATE, NUMBER_OF_QUEUES, admin, cns, nvm};
 use crate::completion::{self, Status};
 use crate::registers::{at, cc, csts};
+use crate::runs::Descriptor;
+use crate::{MAX_PAGES, PAGE};
 
 /// Wrong answers of a controller to its next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +142,10 @@ pub struct Model<M> {
     pub secondary: Option<Secondary>,
     /// Value of `MDTS`.
     pub transfer_bits: u8,
+    /// Whether it takes data by runs of memory.
+    pub takes_runs: bool,
+    /// Commands whose data it was told of by runs.
+    pub by_runs: u32,
     /// Times that it was switched on.
     pub starts: u32,
     /// Commands that it was told to abort.
@@ -172,6 +177,8 @@ impl<M: Memory> Model<M> {
             tamper: None,
             secondary: None,
             transfer_bits: 5,
+            takes_runs: false,
+            by_runs: 0,
             starts: 0,
             aborts: 0,
             silent: Vec::new(),
@@ -446,6 +453,7 @@ impl<M: Memory> Model<M> {
                 put(516, &(self.namespaces.len() as u32).to_le_bytes());
                 put(520, &[1 << 2 | 1 << 3]);
                 put(525, &[1]);
+                put(536, &[self.takes_runs.into()]);
             }
             cns::NAMESPACES => {
                 for n in 0..self.namespaces.len() {
@@ -477,6 +485,74 @@ impl<M: Memory> Model<M> {
 
     fn blocks(&mut self, id: u32) -> Option<&mut Blocks> {
         self.namespaces.get_mut((id as usize).checked_sub(1)?)
+    }
+
+    /// The pieces of a command's data.
+    fn pieces(
+        &mut self,
+        command: &Command,
+        len: usize,
+    ) -> Result<Vec<(Address, usize)>, Unreachable> {
+        if command.is_by_runs() {
+            return self.runs(command, len);
+        }
+        let pages = self.pages(command, len)?;
+        let pieces = pages.into_iter().enumerate();
+        Ok(pieces
+            .map(|(n, page)| (page, PAGE.min(len - n * PAGE)))
+            .collect())
+    }
+
+    /// The runs of a command's data (section 4.4).
+    fn runs(
+        &mut self,
+        command: &Command,
+        len: usize,
+    ) -> Result<Vec<(Address, usize)>, Unreachable> {
+        assert!(self.takes_runs, "runs for one that does not take them");
+        let [at, rest] = command.data();
+        let (first_len, kind) = (rest as u32, (rest >> 56) as u8);
+        let mut runs = Vec::new();
+        if kind == Descriptor::LAST_SEGMENT {
+            assert!(first_len as usize <= 8 * MAX_PAGES && at.is_multiple_of(8));
+            for n in 0..u64::from(first_len) / Descriptor::BYTES as u64 {
+                let mut entry = [0; Descriptor::BYTES];
+                let place = Address::new(at).plus(n * Descriptor::BYTES as u64);
+                self.memory.read(place, &mut entry)?;
+                let [
+                    a,
+                    b,
+                    c,
+                    d,
+                    e,
+                    f,
+                    g,
+                    h,
+                    i,
+                    j,
+                    k,
+                    l,
+                    0,
+                    0,
+                    0,
+                    Descriptor::DATA,
+                ] = entry
+                else {
+                    panic!("no run of data: {entry:?}");
+                };
+                let run_len = u32::from_le_bytes([i, j, k, l]);
+                let run = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+                runs.push((Address::new(run), run_len as usize));
+            }
+            assert!(runs.len() > 1);
+        } else {
+            assert_eq!(kind, Descriptor::DATA);
+            runs.push((Address::new(at), first_len as usize));
+        }
+        let told: usize = runs.iter().map(|(_, len)| len).sum();
+        assert_eq!(told, len, "other bytes than the command's");
+        self.by_runs += 1;
+        Ok(runs)
     }
 
     /// The pages of a command's data (section 4.3).
@@ -552,13 +628,15 @@ impl<M: Memory> Model<M> {
                     Ok(_) => return Ok(Status { kind: 0, code: 2 }),
                     Err(status) => return Ok(status),
                 };
-                let pages = self.pages(command, range.len())?;
+                let pieces = self.pieces(command, range.len())?;
                 let mut bytes = self.namespaces[id as usize - 1].data[range.clone()].to_vec();
-                for (part, page) in bytes.chunks_mut(PAGE).zip(pages) {
+                let mut rest = &mut bytes[..];
+                for (at, len) in pieces {
+                    let part = rest.split_off_mut(..len).unwrap_or_default();
                     if code == nvm::READ {
-                        self.memory.write(page, part)?;
+                        self.memory.write(at, part)?;
                     } else {
-                        self.memory.read(page, part)?;
+                        self.memory.read(at, part)?;
                     }
                 }
                 if code == nvm::WRITE {

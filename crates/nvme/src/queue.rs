@@ -8,12 +8,14 @@ use arrayvec::ArrayVec;
 use virtqueue::{Address, Memory};
 
 use crate::PAGE;
-use crate::command::{Command, range};
+use crate::command::{Command, Place, range};
 use crate::completion::{self, Completion, Failure, Rule, Status};
+use crate::runs::{Descriptor, runs};
 
 /// Pages of a command's data, at most.
 pub const MAX_PAGES: usize = 32;
-/// Bytes of a command's list of pages: all but the first, in a piece that lies in one page.
+/// Bytes of a command's list, of all pages but the first, or of runs: a piece that lies in one
+/// page.
 const LIST: usize = 8 * MAX_PAGES;
 /// Times that a command is offered, at most: again after a reset, but not after two.
 const OFFERS: u8 = 2;
@@ -25,6 +27,13 @@ pub enum Data<'a> {
     None,
     /// Whole pages, [`MAX_PAGES`] at most; of the last one the device may need a part only.
     Pages(&'a [Address]),
+    /// Blocks in such pages, which the controller may be told of by runs.
+    Blocks {
+        /// The pages.
+        pages: &'a [Address],
+        /// Bytes of the blocks.
+        bytes: usize,
+    },
     /// A range of blocks to give up.
     Range {
         /// First block.
@@ -91,6 +100,7 @@ pub struct Queue<M, V> {
     phase: bool,
     broken: Option<Rule>,
     is_gone: bool,
+    takes_runs: bool,
 }
 
 impl<M, V> fmt::Debug for Queue<M, V> {
@@ -148,6 +158,7 @@ impl<M: Memory, V> Queue<M, V> {
             phase: true,
             broken: None,
             is_gone: false,
+            takes_runs: false,
         })
     }
 
@@ -207,7 +218,7 @@ impl<M: Memory, V> Queue<M, V> {
         if let Some(rule) = self.broken {
             return refuse(value, Refusal::Broken(rule));
         }
-        if let Data::Pages(pages) = data
+        if let Data::Pages(pages) | Data::Blocks { pages, .. } = data
             && pages.len() > MAX_PAGES
         {
             return refuse(value, Refusal::TooLarge);
@@ -215,12 +226,12 @@ impl<M: Memory, V> Queue<M, V> {
         let Some(slot) = self.slots.iter().position(|it| it.in_flight.is_none()) else {
             return refuse(value, Refusal::Full);
         };
-        let (places, list) = self.place(slot, data);
+        let (place, list) = self.place(slot, data);
         let entry = &mut self.slots[slot];
         let id = u16::from(entry.use_count) << 8 | slot as u16;
         entry.use_count = entry.use_count.wrapping_add(1);
         entry.in_flight = Some(InFlight {
-            command: command.complete(id, places),
+            command: command.complete(id, place),
             list,
             value,
             offers: 0,
@@ -230,26 +241,65 @@ impl<M: Memory, V> Queue<M, V> {
         Ok(())
     }
 
-    /// The two places of a command's data (section 4.3), and what its list holds.
-    fn place(&self, slot: usize, data: Data<'_>) -> ([Address; 2], ArrayVec<u8, LIST>) {
+    /// The place of a command's data, and what its list holds.
+    fn place(&self, slot: usize, data: Data<'_>) -> (Place, ArrayVec<u8, LIST>) {
         let none = Address::new(0);
         let mut list = ArrayVec::new();
-        let places = match data {
-            Data::None | Data::Pages([]) => [none; 2],
-            Data::Pages([page]) => [*page, none],
-            Data::Pages([first, second]) => [*first, *second],
-            Data::Pages([first, rest @ ..]) => {
+        let pages = match data {
+            Data::None => &[],
+            Data::Pages(pages) => pages,
+            Data::Blocks { pages, bytes } => {
+                if let Some(descriptor) = self.place_by_runs(slot, pages, bytes, &mut list) {
+                    return (Place::Runs(descriptor), list);
+                }
+                pages
+            }
+            Data::Range { first, count } => {
+                list.extend(range(first, count));
+                return (Place::Pages([self.list(slot), none]), list);
+            }
+        };
+        let places = match pages {
+            [] => [none; 2],
+            [page] => [*page, none],
+            [first, second] => [*first, *second],
+            [first, rest @ ..] => {
                 for page in rest {
                     list.extend(page.number().to_le_bytes());
                 }
                 [*first, self.list(slot)]
             }
-            Data::Range { first, count } => {
-                list.extend(range(first, count));
-                [self.list(slot), none]
-            }
         };
-        (places, list)
+        (Place::Pages(places), list)
+    }
+
+    /// The place of data by its runs, if the controller takes that and it is shorter than by pages.
+    fn place_by_runs(
+        &self,
+        slot: usize,
+        pages: &[Address],
+        bytes: usize,
+        list: &mut ArrayVec<u8, LIST>,
+    ) -> Option<Descriptor> {
+        if !self.takes_runs || pages.len() <= 2 {
+            return None;
+        }
+        let count = runs(pages, bytes).count();
+        let mut runs = runs(pages, bytes).map(Descriptor::data);
+        if count == 1 {
+            return runs.next();
+        }
+        let len = count * Descriptor::BYTES;
+        if len > (pages.len() - 1) * 8 {
+            return None;
+        }
+        runs.for_each(|run| list.extend(run.0));
+        Some(Descriptor::last_segment(self.list(slot), len))
+    }
+
+    /// Has blocks told by runs: the controller says that it takes them.
+    pub(crate) const fn take_runs(&mut self, takes_runs: bool) {
+        self.takes_runs = takes_runs;
     }
 
     /// Writes a slot's command into the ring. There is room: it has more entries than slots.

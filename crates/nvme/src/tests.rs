@@ -13,7 +13,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 use virtqueue::{Address, Memory, Words};
 
-use crate::command::{admin, nvm};
+use crate::command::{Place, admin, nvm};
 use crate::model::{Blocks, Lie, Model};
 use crate::registers::at;
 use crate::*;
@@ -155,7 +155,7 @@ fn run(
 fn commands_lie_as_the_standard_says() {
     let bytes = |command: Command| *command.bytes();
     let places = [Address::new(0x1122_3344_5566_7000), Address::new(0x8000)];
-    let read = bytes(Command::read(3, 0x1_2345_6789, 8).complete(0xabcd, places));
+    let read = bytes(Command::read(3, 0x1_2345_6789, 8).complete(0xabcd, Place::Pages(places)));
     assert_eq!(read.len(), 64);
     assert_eq!(read[0..4], [0x02, 0, 0xcd, 0xab]);
     assert_eq!(read[4..8], [3, 0, 0, 0]);
@@ -287,6 +287,71 @@ fn each_number_of_pages_is_found_where_it_is() {
     assert_eq!(refused.unwrap_err().why, Refusal::TooLarge);
 }
 
+/// Pages that lie one behind the other are told by runs where that is shorter than by pages.
+#[test]
+fn runs_of_pages_are_found_where_they_are() {
+    let bus = Bus::new();
+    bus.model.borrow_mut().takes_runs = true;
+    let Started {
+        controller,
+        mut queues,
+        ..
+    } = bus.start();
+    let queue = &mut queues[0];
+    let mut check = |order: &[u64], bytes: usize, by_runs: bool| {
+        for n in 0..48 {
+            bus.fill(n, n as u8 + 1);
+        }
+        let before = bus.model.borrow().by_runs;
+        let pages: Vec<Address> = order.iter().map(|n| Bus::page(*n)).collect();
+        let data = Data::Blocks {
+            pages: &pages,
+            bytes,
+        };
+        let blocks = (bytes / 512) as u16;
+        let write = Command::write(1, 16, blocks);
+        assert_eq!(run(&bus, &controller, queue, write, data), Ok(0));
+        let written = bus.model.borrow().namespaces[0].data[16 * 512..].to_vec();
+        for (place, byte) in written[..bytes].iter().enumerate() {
+            assert_eq!(
+                u64::from(*byte),
+                order[place / 4096] + 1,
+                "{order:?} at {place}"
+            );
+        }
+        for n in 0..48 {
+            bus.fill(n, 0);
+        }
+        assert_eq!(
+            run(&bus, &controller, queue, Command::read(1, 16, blocks), data),
+            Ok(0)
+        );
+        for (place, n) in order.iter().enumerate() {
+            let len = (bytes - place * 4096).min(4096);
+            assert_eq!(bus.bytes(*n)[..len], written[place * 4096..][..len]);
+            assert!(
+                bus.bytes(*n)[len..].iter().all(|byte| *byte == 0),
+                "behind the blocks"
+            );
+        }
+        let after = bus.model.borrow().by_runs;
+        assert_eq!(after - before, if by_runs { 2 } else { 0 }, "{order:?}");
+    };
+    check(&[3], 4096, false);
+    check(&[3, 4], 8192, false);
+    check(&[3, 4, 5], 12_288 - 512, true);
+    check(&(7..39).collect::<Vec<_>>(), 131_072, true);
+    // Two runs are as long as four places of pages.
+    check(&[3, 4, 5, 9, 10], 20_480, true);
+    check(&[3, 4, 9, 10], 16_384, false);
+    check(&[9, 8, 7, 6, 5], 20_480, false);
+    let mixed: Vec<u64> = (0..15).flat_map(|n| [3 * n, 3 * n + 1]).collect();
+    check(&mixed, 30 * 4096, false);
+    let fifteen: Vec<u64> = mixed.iter().copied().chain([44, 45]).collect();
+    check(&fifteen, 31 * 4096 + 512, true);
+    assert_eq!(fifteen.len(), MAX_PAGES);
+}
+
 #[test]
 fn a_full_queue_says_so_and_its_value_is_given_back() {
     let bus = Bus::new();
@@ -339,8 +404,9 @@ proptest! {
 
     /// Reads find what was written, zeroed or given up; what was flushed is there after a cut.
     #[test]
-    fn what_was_written_is_read(steps in steps()) {
+    fn what_was_written_is_read(steps in steps(), takes_runs: bool) {
         let bus = Bus::new();
+        bus.model.borrow_mut().takes_runs = takes_runs;
         let Started { controller, mut queues, .. } = bus.start();
         let len = BLOCKS as usize * 512;
         let mut contents = [vec![0; len], vec![0; len]];
@@ -354,18 +420,21 @@ proptest! {
             let pages: Vec<Address> = (0..8).map(Bus::page).collect();
             match step {
                 Step::Read(at, len) => {
-                    let pages = &pages[..(usize::from(len) * block).div_ceil(4096)];
+                    let bytes = usize::from(len) * block;
+                    let pages = &pages[..bytes.div_ceil(4096)];
+                    let data = Data::Blocks { pages, bytes };
                     let read = Command::read(id, at, len);
-                    prop_assert_eq!(run(&bus, &controller, queue, read, Data::Pages(pages)), Ok(0));
+                    prop_assert_eq!(run(&bus, &controller, queue, read, data), Ok(0));
                     let bytes: Vec<u8> = (0..pages.len() as u64).flat_map(|n| bus.bytes(n)).collect();
                     let wanted = &known[range(at, len.into())];
                     prop_assert_eq!(&bytes[..wanted.len()], wanted);
                 }
                 Step::Write(at, len, byte) => {
                     (0..8).for_each(|n| bus.fill(n, byte.wrapping_add(n as u8)));
-                    let count = (usize::from(len) * block).div_ceil(4096);
+                    let bytes = usize::from(len) * block;
+                    let pages = &pages[..bytes.div_ceil(4096)];
                     let write = Command::write(id, at, len);
-                    let data = Data::Pages(&pages[..count]);
+                    let data = Data::Blocks { pages, bytes };
                     prop_assert_eq!(run(&bus, &controller, queue, write, data), Ok(0));
                     for (n, place) in known[range(at, len.into())].iter_mut().enumerate() {
                         *place = byte.wrapping_add((n / 4096) as u8);
