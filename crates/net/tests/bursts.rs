@@ -185,3 +185,18 @@ fn an_end_and_a_reset_follow_what_came_before_them() {
     let sent = answers(two);
     assert!(sent.iter().any(|(flags, _)| flags.contains(Flags::RST)));
 }
+
+/// RFC 5681, section 4.2: what fills a part of a gap is answered at once.
+#[test]
+fn a_segment_before_another_gap_does_not_wait() {
+    let (machines, all) = machines(1);
+    let [one, two] = &machines;
+    let frames = segments(one, &all[0][0], 4);
+    two.host.receive(two.index, &frames[2]);
+    assert_eq!(answers(two).len(), 1, "of what came too early");
+    let mut burst = two.host.burst(two.index);
+    burst.receive(&frames[0]);
+    assert_eq!(answers(two), [(Flags::ACK, behind(&frames[0]))]);
+    burst.receive(&frames[1]);
+    assert_eq!(answers(two), [(Flags::ACK, behind(&frames[2]))]);
+}
