@@ -39,6 +39,10 @@ fn main() -> Result<()> {
         unmapped_meanwhile(path).with_context(|| format!("unmapping, {}", path.display()))?;
     }
     for path in [disk, file] {
+        // Linux 6.1 counts what was read of a disk, and nothing of a file (EFAULT).
+        if is_linux && path == file {
+            continue;
+        }
         short_of_memory(path).with_context(|| format!("a short read, {}", path.display()))?;
     }
     into_a_file_s_own_page(file).context("a mapping of a file as memory")?;
