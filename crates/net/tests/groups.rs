@@ -189,6 +189,11 @@ fn routers_hear_when_they_ask_and_links_when_they_come() {
         panic!("one report");
     };
     assert_eq!((&both[..2], both.len()), (&[0, 2][..], 2 + 2 * 8));
+    // So it is with an interface that is taken down and brought up.
+    machine.host.set_up(machine.index, false).unwrap();
+    machine.end.take();
+    machine.host.set_up(machine.index, true).unwrap();
+    assert_eq!(told(&machine).len(), 1);
     // A router of the second version is told in its way, and another's answer will do.
     step(&machine, 2 * SECOND);
     told(&machine);

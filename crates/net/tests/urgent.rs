@@ -99,6 +99,26 @@ fn a_mark_is_known_before_its_byte_comes() {
     assert_eq!(read(&server), Err(Errno::EAGAIN), "it is not in the stream");
 }
 
+/// The first of several segments has the mark, and the others are still under way.
+#[test]
+fn a_reader_gets_what_there_is_before_a_mark() {
+    let (machines, [client, server]) = machines();
+    assert_eq!(urgent(&client, &[7; 4000]), Ok(4000));
+    let frames = machines[0].end.take();
+    assert_eq!(frames.len(), 3);
+    let [first, rest @ ..] = &frames[..] else {
+        unreachable!()
+    };
+    machines[1].host.receive(machines[1].index, first);
+    assert_eq!(take(&server), Err(Errno::EAGAIN));
+    assert_eq!(read(&server).map(|bytes| bytes.len()), Ok(1448));
+    for frame in rest {
+        machines[1].host.receive(machines[1].index, frame);
+    }
+    assert_eq!(read(&server).map(|bytes| bytes.len()), Ok(4000 - 1448 - 1));
+    assert_eq!(take(&server), Ok(7));
+}
+
 /// A mark further away than a segment can say comes when it can be said.
 #[test]
 fn a_mark_may_be_far_away() {
