@@ -87,6 +87,9 @@ pub const NETWORK_TOOLS: &[&str] = &[
     "traceroute",
 ];
 
+/// Programs that keep what they were told through power cuts.
+pub const POWER_CUTS: &[&str] = &["bash", "coreutils", "git", "sqlite3"];
+
 /// A server of the web and its client, by themselves.
 pub const WEB_WIRE: &[&str] = &["coreutils", "curl", "nginx-light", "sed"];
 

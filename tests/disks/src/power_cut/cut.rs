@@ -61,22 +61,33 @@ pub enum Cache {
     NeverFlushed,
 }
 
-/// Writers as far as the log has been read.
-struct Promised(Vec<Plan>);
+/// Questions that are asked of file systems after cuts.
+pub trait Judge {
+    /// Takes a mark of the log; the cuts that are judged next are behind it.
+    ///
+    /// # Errors
+    /// It is not one that a writer can have made.
+    fn promise(&mut self, mark: Mark) -> Result<()>;
 
-impl Promised {
-    fn new(seed: u64) -> Self {
-        Self(
-            (0..WRITERS.len())
-                .map(|writer| Plan::new(seed, writer))
-                .collect(),
-        )
-    }
+    /// Looks at the file system after a cut, of which there were so many before. Returns whether
+    /// there was something to replay.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn look(&mut self, image: &[u8], turn: u64) -> Result<bool>;
+}
 
+/// Writers as far as the log has been read, and where images are written to.
+struct Promised<'a> {
+    plans: Vec<Plan>,
+    path: &'a Path,
+}
+
+impl Judge for Promised<'_> {
     /// Takes a mark, which is of the step that comes next, or was seen already.
-    fn take(&mut self, mark: Mark) -> Result<()> {
+    fn promise(&mut self, mark: Mark) -> Result<()> {
         let plan = self
-            .0
+            .plans
             .get_mut(mark.writer as usize)
             .context("a writer that there is not")?;
         if mark.steps > plan.steps() {
@@ -92,21 +103,45 @@ impl Promised {
         );
         Ok(())
     }
+
+    fn look(&mut self, image: &[u8], turn: u64) -> Result<bool> {
+        look(image, &self.plans, turn, self.path)
+    }
 }
 
 impl Recorded<'_> {
-    /// Cuts the power so many times, as evenly over the windows as can be, and looks at what is
-    /// left.
+    /// Cuts the power so many times, and looks at what is left of what [`Plan`]s were promised.
     ///
     /// Images are written to `directory`; one with which something is wrong stays there.
     ///
     /// # Errors
     /// What is wrong, and where the image is.
     pub fn cuts(&self, count: u64, cache: Cache, directory: &Path) -> Result<Tried> {
+        let path = directory.join("cut.img");
+        let mut promised = Promised {
+            plans: (0..WRITERS.len())
+                .map(|writer| Plan::new(self.seed, writer))
+                .collect(),
+            path: &path,
+        };
+        let tried = self
+            .judge(count, cache, &mut promised)
+            .with_context(|| format!("image: {}", path.display()))?;
+        Ok(Tried {
+            steps: promised.plans.iter().map(Plan::steps).sum(),
+            ..tried
+        })
+    }
+
+    /// Cuts the power so many times, as evenly over the windows as can be, and has what is left
+    /// judged.
+    ///
+    /// # Errors
+    /// What is wrong, and where the cut was.
+    pub fn judge(&self, count: u64, cache: Cache, judge: &mut dyn Judge) -> Result<Tried> {
         let windows = self.windows(cache);
         let mut random = Random::new(&[self.seed, count]);
         let mut base = self.start.to_vec();
-        let mut promised = Promised::new(self.seed);
         let mut tried = Tried {
             windows: [0, windows.len()],
             ..Tried::default()
@@ -121,31 +156,27 @@ impl Recorded<'_> {
             tried.windows[0] += usize::from(!ends.is_empty());
             let mut at = window.start;
             for end in ends {
-                self.take_marks(at..end, &mut promised)?;
+                self.take_marks(at..end, judge)?;
                 at = end;
                 let image = self.image(&base, window.start..end, &mut random);
                 let turn = tried.cuts;
                 tried.cuts += 1;
-                let path = directory.join("cut.img");
-                let replayed = look(&image, &promised, turn, &path).with_context(|| {
+                let replayed = judge.look(&image, turn).with_context(|| {
                     format!(
-                        "cut {turn} at entry {end}, of a window from {} to {}, of {}, seed {} \
-                         (image: {})",
+                        "cut {turn} at entry {end}, of a window from {} to {}, of {}, seed {}",
                         window.start,
                         window.end,
                         self.log.len(),
                         self.seed,
-                        path.display()
                     )
                 })?;
                 tried.replays += u64::from(replayed);
             }
-            self.take_marks(at..window.end, &mut promised)?;
+            self.take_marks(at..window.end, judge)?;
             for entry in &self.log[window.clone()] {
                 apply(&mut base, entry, 0, self.start.len(), &mut || true);
             }
         }
-        tried.steps = promised.0.iter().map(Plan::steps).sum();
         Ok(tried)
     }
 
@@ -170,14 +201,14 @@ impl Recorded<'_> {
         }
     }
 
-    fn take_marks(&self, entries: Range<usize>, promised: &mut Promised) -> Result<()> {
+    fn take_marks(&self, entries: Range<usize>, judge: &mut dyn Judge) -> Result<()> {
         for entry in &self.log[entries] {
             if let Entry::Write { at, bytes, .. } = entry
                 && self.marks.contains(at)
             {
                 // Marks of neighbours may be written at once.
                 for mark in bytes.chunks(mark::LEN as usize).filter_map(Mark::decode) {
-                    promised.take(mark)?;
+                    judge.promise(mark)?;
                 }
             }
         }
@@ -259,7 +290,7 @@ fn check(path: &Path) -> Result<()> {
 
 /// Looks at a file system after a cut: replayed by us or by e2fsck in turns, it is without a fault,
 /// and has what was promised. Whether there was something to replay.
-fn look(image: &[u8], promised: &Promised, turn: u64, path: &Path) -> Result<bool> {
+fn look(image: &[u8], plans: &[Plan], turn: u64, path: &Path) -> Result<bool> {
     fs::write(path, image).with_context(|| format!("cannot write {}", path.display()))?;
     let (trees, replayed) = if turn.is_multiple_of(2) {
         let disk = Memory::new(image.to_vec());
@@ -278,7 +309,7 @@ fn look(image: &[u8], promised: &Promised, turn: u64, path: &Path) -> Result<boo
         (trees, text.contains("recovering journal"))
     };
     check(path)?;
-    for (writer, plan) in promised.0.iter().enumerate() {
+    for (writer, plan) in plans.iter().enumerate() {
         let op = plan.next();
         judge(plan, &op, &trees[writer]).with_context(|| {
             let steps = plan.steps();

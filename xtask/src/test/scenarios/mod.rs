@@ -29,6 +29,7 @@ mod pause;
 mod perturbed;
 mod poison;
 mod power_cuts;
+mod program_cuts;
 mod programs;
 mod python;
 mod resize;
@@ -217,6 +218,11 @@ pub fn tests() -> Vec<Test> {
             run: power_cuts::short,
         },
         Test {
+            name: "machine/program-cuts",
+            place: AnyMachine,
+            run: program_cuts::short,
+        },
+        Test {
             name: "machine/wire",
             place: AnyMachine,
             run: wire::run,
@@ -395,6 +401,11 @@ pub fn tests() -> Vec<Test> {
             name: "long/power-cuts",
             place: AnyMachine,
             run: power_cuts::long,
+        },
+        Test {
+            name: "long/program-cuts",
+            place: AnyMachine,
+            run: program_cuts::long,
         },
         Test {
             name: "long/scheduler",

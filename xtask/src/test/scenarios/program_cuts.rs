@@ -1,0 +1,287 @@
+//! Power cuts under Debian's sqlite3 and git, which write to ext4 in a machine: what they were
+//! promised is there, and they find nothing wrong with it (`docs/ext4.md`).
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use disk_tests::log;
+use disk_tests::power_cut::cut::{Cache, Judge, Recorded};
+use disk_tests::power_cut::mark::Mark;
+
+use super::{images, modules};
+use crate::cleanup::Directory;
+use crate::test::{Check, Setting};
+use crate::vm::{Addition, Ending, Kernel, Machine};
+use crate::{packages, rootfs};
+
+/// Bytes of the file system.
+const SIZE: u64 = 48 << 20;
+const BLOCK: usize = 4096;
+/// Writers: a database with a journal that is deleted, one with a log, a repository.
+const WRITERS: usize = 3;
+/// Disks of one machine that looks at them.
+const DISKS: usize = 12;
+
+/// The writers, in Debian's root with the disk on `/mnt`: `$1` steps each. A mark says that a
+/// step is done (`disk_tests::power_cut::mark`), and is on the disk before the next one begins. Who
+/// commits to a repository is promised nothing of the name of its branch, which git does not sync,
+/// before all is synced.
+const WRITE: &str = r#"
+mark() {
+    printf "POWERCUT\\x$1\0\0\0\0\0\0\0\\x$(printf %x $2)\0\0\0\0\0\0\0" |
+        dd of=/dev/vda1 bs=4096 seek=$1 conv=notrunc,sync oflag=direct iflag=fullblock status=none
+}
+store() {
+    sqlite3 /mnt/$1.db "pragma journal_mode=$3; create table t (n integer, data text);" > /dev/null
+    for n in $(seq $4); do
+        sqlite3 /mnt/$1.db "pragma synchronous=full;
+            insert into t values ($n, hex(randomblob(1500)));
+            update t set data = hex(randomblob(700)) where n % 5 = $n % 5;" || exit 1
+        mark $2 $n
+    done
+}
+commit() {
+    export HOME=/mnt GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a
+    export GIT_COMMITTER_EMAIL=a
+    git init -q /mnt/git && cd /mnt/git || exit 1
+    git config core.fsync all && git config gc.auto 0 || exit 1
+    for n in $(seq $2); do
+        seq $n $((n * 40)) > file$((n % 4)); echo $n > last
+        git add . && git commit -q -m $n || exit 1
+        sync -f . && mark $1 $n
+    done
+}
+store delete 0 delete $1 & first=$!
+store wal 1 wal $1 & second=$!
+commit 2 $1 & third=$!
+wait $first && wait $second && wait $third && echo done
+"#;
+
+/// Looks at a disk on `/mnt`, and says what there is of each writer: a line each. A repository
+/// without a commit may not be one yet: git syncs nothing of what it begins with.
+const LOOK: &str = r#"
+for name in delete wal; do
+    sqlite3 /mnt/$name.db 'pragma integrity_check' | tr '\n' ' '
+    sqlite3 /mnt/$name.db 'select count(*), ifnull(max(n), 0) from t' 2> /dev/null || echo '0|0'
+done
+if git -C /mnt/git rev-parse -q --verify HEAD > /dev/null 2>&1; then
+    cd /mnt/git
+    git -c safe.directory=/mnt/git fsck --strict --no-dangling --no-progress 2>&1 | tr '\n' ' '
+    git() { command git -c safe.directory=/mnt/git "$@"; }
+    count=$(git log --format=%s | wc -l)
+    [ "$(git show HEAD:last)" = $count ] || echo -n 'another tree '
+    echo "ok $count|$(git log -1 --format=%s)"
+else
+    echo 'ok 0|0'
+fi
+"#;
+
+/// Some cuts, for every day.
+pub fn short(setting: &Setting) -> Result<Vec<Check>> {
+    run(setting, 12, DISKS as u64)
+}
+
+/// Hundreds of cuts.
+pub fn long(setting: &Setting) -> Result<Vec<Check>> {
+    run(setting, 60, 40 * DISKS as u64)
+}
+
+/// File systems after cuts, and what the writers were promised of each.
+struct Cuts<'a> {
+    directory: &'a Directory,
+    promised: [u64; WRITERS],
+    images: Vec<(PathBuf, [u64; WRITERS])>,
+}
+
+impl Judge for Cuts<'_> {
+    fn promise(&mut self, mark: Mark) -> Result<()> {
+        let promised = self.promised.get_mut(mark.writer as usize);
+        let promised = promised.context("a mark of another writer")?;
+        *promised = (*promised).max(mark.steps);
+        Ok(())
+    }
+
+    fn look(&mut self, image: &[u8], turn: u64) -> Result<bool> {
+        let path = self.directory.join(&format!("cut{turn}"));
+        fs::write(&path, image)?;
+        self.images.push((path, self.promised));
+        // It is looked at later.
+        Ok(false)
+    }
+}
+
+fn run(setting: &Setting, steps: u64, cuts: u64) -> Result<Vec<Check>> {
+    let directory = Directory::create().context("cannot make a temporary directory")?;
+    let tree = directory.join("tree");
+    fs::create_dir(&tree)?;
+    let image = images::empty(&directory, "file-system", SIZE)?;
+    images::mke2fs(&image, &["-b", "4096"], &tree)?;
+    let start = images::partitioned(&image)?;
+    let (disk, log) = (directory.join("disk"), directory.join("log"));
+    fs::write(&disk, &start)?;
+    fs::write(&log, [])?;
+    let mut machine = machine(setting, 120 + steps * 10)?;
+    images::attach_logged(&mut machine.hardware, &disk, &log);
+    let script = format!("{}\nchroot /d bash /write {steps}", mounting("/dev/vda2"));
+    let written = collect(&mut machine, &script, WRITE, "/write").and_then(|said| {
+        ensure!(said.trim() == "done", "it printed {said:?}");
+        Ok(format!("{steps} steps each"))
+    });
+    let is_written = written.is_ok();
+    let mut checks = vec![Check::new(
+        "databases and a repository are written",
+        written,
+    )];
+    if !is_written {
+        return Ok(checks);
+    }
+    let recorded = fs::read(&log)?;
+    let recorded = Recorded {
+        start: &start,
+        log: &log::parse(&recorded)?,
+        marks: images::FIRST..images::SECOND,
+        file_system: images::SECOND..images::SECOND + SIZE,
+        block: BLOCK,
+        seed: 1,
+    };
+    let mut found = Cuts {
+        directory: &directory,
+        promised: [0; WRITERS],
+        images: Vec::new(),
+    };
+    let tried = recorded.judge(cuts, Cache::Flushed, &mut found)?;
+    let mut all = Ok([0; WRITERS]);
+    for images in found.images.chunks(DISKS) {
+        all = all.and_then(|before: [u64; WRITERS]| {
+            let more = look(setting, images)?;
+            Ok([0, 1, 2].map(|writer| before[writer] + more[writer]))
+        });
+    }
+    let told = all.map(|[delete, wal, git]| {
+        let [looked_at, windows] = tried.windows;
+        format!(
+            "{} cuts in {looked_at} of {windows} windows between flushes; {delete} and {wal} rows, \
+             {git} commits found",
+            tried.cuts
+        )
+    });
+    checks.push(Check::new(
+        "after power cuts they are whole, and have what was promised",
+        told,
+    ));
+    Ok(checks)
+}
+
+fn machine(setting: &Setting, seconds: u64) -> Result<Machine> {
+    let mut machine = setting.machine("all");
+    machine.timeout = Some(Duration::from_secs(seconds));
+    machine.hardware.memory = "2G".into();
+    machine.additions.push(Addition {
+        host: rootfs::cached(&[packages::POWER_CUTS])?,
+        guest: "/programs.tar".into(),
+    });
+    if let Kernel::Linux(image) = &machine.kernel {
+        machine
+            .additions
+            .extend(modules::of(image, &images::MODULES)?);
+    }
+    Ok(machine)
+}
+
+/// Makes Debian's root in a machine, with a disk on `/mnt`.
+fn mounting(disk: &str) -> String {
+    format!(
+        "for module in /modules/*.ko; do [ ! -e $module ] || insmod $module; done
+         mkdir -p /d/mnt /d/tmp && tar -xf /programs.tar -C /d || exit 1
+         for dir in proc dev; do mount -o bind /$dir /d/$dir; done
+         mount -t ext4 {disk} /d/mnt || exit 1"
+    )
+}
+
+/// Runs a script in a machine, beside one for Debian's root; what it printed.
+fn collect(machine: &mut Machine, script: &str, inner: &str, name: &str) -> Result<String> {
+    let put = format!("cat > /d{name} <<'END OF SCRIPT'\n{inner}\nEND OF SCRIPT\n");
+    let (first, rest) = script.split_once("\nchroot").context("no chroot")?;
+    let script = format!("{first}\n{put}\nchroot{rest}");
+    machine.command = ["sh", "-c", &script].map(OsString::from).into();
+    let ran = machine.run_collected()?;
+    ensure!(
+        ran.ending == Ending::Exited(0),
+        "{:?}: {}{}",
+        ran.ending,
+        ran.output,
+        ran.complaints
+    );
+    Ok(ran.output)
+}
+
+/// Has a machine mount file systems after cuts, and the programs look at what is theirs. Returns
+/// how many steps of each writer were found.
+fn look(setting: &Setting, images: &[(PathBuf, [u64; WRITERS])]) -> Result<[u64; WRITERS]> {
+    let mut machine = machine(setting, 120 + 20 * images.len() as u64)?;
+    for (path, _) in images {
+        let drive = format!("format=raw,file={}", path.display());
+        images::attach(&mut machine.hardware, &drive);
+    }
+    let names: Vec<_> = (0..images.len())
+        .map(|n| (b'a' + n as u8) as char)
+        .collect();
+    let mut script = mounting("/dev/vda");
+    script += "\nchroot /d bash /look || exit 1; umount /d/mnt || exit 1";
+    for name in &names[1..] {
+        script += &format!(
+            "\nmount -t ext4 /dev/vd{name} /d/mnt && chroot /d bash /look && umount /d/mnt || exit 1"
+        );
+    }
+    let said = collect(&mut machine, &script, LOOK, "/look")?;
+    let lines: Vec<&str> = said.lines().collect();
+    ensure!(lines.len() == WRITERS * images.len(), "it printed {said:?}");
+    let mut found = [0; WRITERS];
+    for (lines, (path, promised)) in lines.chunks(WRITERS).zip(images) {
+        for (writer, line) in lines.iter().enumerate() {
+            let steps = steps_of(line).filter(|steps| {
+                // The one that was being made may be there.
+                (promised[writer]..=promised[writer] + 1).contains(steps)
+            });
+            found[writer] += steps.with_context(|| {
+                format!(
+                    "{}: writer {writer} was promised {} steps, and there is {line:?}",
+                    path.display(),
+                    promised[writer]
+                )
+            })?;
+        }
+        super::images::check(path, 0)?;
+    }
+    Ok(found)
+}
+
+/// The number of steps that a line tells of, of a writer whose work is whole: as many as the number
+/// of the last one.
+fn steps_of(line: &str) -> Option<u64> {
+    let (count, last) = line.strip_prefix("ok ")?.split_once('|')?;
+    let [count, last] = [count, last].map(|text| text.trim().parse::<u64>().ok());
+    count.filter(|count| last == Some(*count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_whole_is_noticed() {
+        assert_eq!(steps_of("ok 12|12"), Some(12));
+        for bad in [
+            "ok 11|12",
+            "*** in database main *** 12|12",
+            "ok |",
+            "",
+            "another tree ok 3|3",
+        ] {
+            assert_eq!(steps_of(bad), None, "{bad}");
+        }
+    }
+}
