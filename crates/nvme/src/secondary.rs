@@ -27,7 +27,7 @@ const ENTRY: usize = 32;
 pub(crate) struct Flexible {
     /// How many there are.
     pub(crate) total: u32,
-    /// As many of them as the primary has itself.
+    /// Number of them that the primary has itself.
     pub(crate) own: u16,
     /// As many as a secondary can have; without limit if 0.
     most: u16,

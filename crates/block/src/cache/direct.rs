@@ -146,7 +146,7 @@ impl PageCache {
 enum Found {
     /// The page is in the cache.
     Cached(Page),
-    /// So many pages are not there.
+    /// Number of pages from there on that the cache does not have.
     Missing(usize),
 }
 

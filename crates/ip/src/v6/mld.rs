@@ -22,7 +22,7 @@ impl Query<Ipv6Addr> {
     /// Reads a question whose checksum was verified.
     ///
     /// # Errors
-    /// It has no length that a question has, or asks for what is no group.
+    /// The message is as long as no question is, or asks for an address that is no group.
     pub fn parse(message: &[u8]) -> Result<Self, Malformed> {
         let group = group_of(message)?;
         if !group.is_unspecified() && !group.is_multicast() {

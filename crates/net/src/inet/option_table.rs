@@ -179,7 +179,7 @@ fn sysctl_default(sysctls: &Sysctls, level: u32, option: u32) -> Option<&Sysctl>
 pub(super) struct KnownOption {
     pub(super) level: u32,
     pub(super) option: u32,
-    /// Its value at first.
+    /// The option's value in a new socket, where no sysctl says another.
     first: i32,
 }
 
@@ -200,7 +200,7 @@ impl KnownOption {
         }
     }
 
-    /// Its value where none was set.
+    /// The option's value in a socket for which none was set.
     pub(super) fn default(&self, sysctls: &Sysctls) -> i32 {
         let setting = sysctl_default(sysctls, self.level, self.option);
         setting.map_or(self.first, |setting| setting.as_usize() as i32)

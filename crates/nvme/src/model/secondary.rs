@@ -13,7 +13,7 @@ use crate::secondary::{ONLINE, OWN_SHARE, RESOURCES, SHARE};
 pub struct Secondary {
     /// Queues and interrupts that there are to share out.
     pub total: [u16; 2],
-    /// As many of them as the controller has itself.
+    /// Queues and interrupts, of those to share out, that the controller has itself.
     pub own: [u16; 2],
     /// The same from its function's next reset on.
     next_own: [u16; 2],
@@ -26,7 +26,7 @@ pub struct Secondary {
 const INVALID: Status = Status { kind: 0, code: 2 };
 
 impl Secondary {
-    /// So many, with nothing, where the controller has all of `total` itself.
+    /// A number of secondary controllers without resources, where the primary has all of `total`.
     #[must_use]
     pub fn new(count: u16, total: [u16; 2]) -> Self {
         let count = usize::from(count);

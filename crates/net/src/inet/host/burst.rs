@@ -20,7 +20,7 @@ use crate::socket::tap::{PACKET_MULTICAST, PACKET_OTHERHOST};
 pub struct Burst<'a> {
     host: &'a Host,
     stack: Option<Arc<InetStack>>,
-    /// As they were before anything was looked up for any of the frames.
+    /// The interfaces as they were before anything was looked up for any of the frames.
     view: Option<Arc<View>>,
     index: u32,
     held: RefCell<Option<Held>>,

@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use fs::Result;
 use ip::Nanos;
 use ip::groups::igmp::{self, Message};
-use ip::groups::{Filter, Version};
+use ip::groups::{Filter, GroupAddress, Groups, Version};
 
 use super::Host;
 use super::registry::Registered;
@@ -149,13 +149,23 @@ impl Host {
     /// # Errors
     /// `ENOMEM`.
     pub(in crate::inet) fn joined_v4(&self) -> Result<Vec<GroupEntry<Ipv4Addr>>> {
+        self.joined(|interface| &interface.groups)
+    }
+
+    /// The groups in a table of each interface.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn joined<A: GroupAddress>(
+        &self,
+        table: impl Fn(&Registered) -> &Groups<A>,
+    ) -> Result<Vec<GroupEntry<A>>> {
         let state = self.lock_state();
         let mut list = Vec::new();
         for one in state.interfaces.iter() {
-            for (group, members) in one.groups.iter() {
-                let interface = one.shown.index;
+            for (group, members) in table(one).iter() {
                 let entry = GroupEntry {
-                    interface,
+                    interface: one.shown.index,
                     group,
                     members,
                 };

@@ -134,19 +134,6 @@ impl Host {
     /// # Errors
     /// `ENOMEM`.
     pub(in crate::inet) fn joined_v6(&self) -> Result<Vec<GroupEntry<Ipv6Addr>>> {
-        let state = self.lock_state();
-        let mut list = Vec::new();
-        for one in state.interfaces.iter() {
-            for (group, members) in one.v6.groups.iter() {
-                let interface = one.shown.index;
-                let entry = GroupEntry {
-                    interface,
-                    group,
-                    members,
-                };
-                fallible::push(&mut list, entry)?;
-            }
-        }
-        Ok(list)
+        self.joined(|interface| &interface.v6.groups)
     }
 }
