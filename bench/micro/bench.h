@@ -111,5 +111,8 @@ void timing_end(struct timing *, uint64_t elapsed);
 /* Loads the modules that a kernel needs for its devices, if there are any. */
 void load_modules(void);
 
+/* Runs a command line in bash, in a system's usual environment, which stays; a command that fails ends the metric. */
+void prepare(const char *command);
+
 /* Runs this thread on one processor only; false if there is no such processor. */
 int pin(int cpu);

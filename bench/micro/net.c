@@ -677,6 +677,41 @@ static void idle(void)
     printf("bench: net-idle-10000 0 0 0 1\n");
 }
 
+/*
+ * Requests to a server, of clients of the host's: all that the processor executes for them, the server and what is between two
+ * requests included, but not how long it sleeps for want of any. The plugin counts that; the clock does not know it.
+ */
+static void served(const char *name, const char *command, int port)
+{
+    enum { CONNECTIONS = 8, ROUNDS = 50 };
+    set_up_outer();
+    close(listener()); /* the loop is up, by which it is seen that the server is there */
+    char line[512], answer[8];
+    snprintf(line, sizeof line, "%s > /dev/null & until { : < /dev/tcp/127.0.0.1/%d; } 2> /dev/null; do :; done", command, port);
+    prepare(line);
+    const int clients = connected("10.0.2.102", 7);
+    CHECK(fcntl(clients, F_SETFL, 0));
+    const int length = snprintf(line, sizeof line, "%s %d %d\n", name, CONNECTIONS, ROUNDS);
+    MEASURE_BATCHES(CONNECTIONS * ROUNDS, {
+        CHECK(write(clients, line, (size_t)length));
+        if (CHECK(read(clients, answer, sizeof answer)) != 5)
+            lost("the clients' end");
+        timing_end(&timing, 1);
+    })
+}
+
+static void nginx(void)
+{
+    prepare("mkdir -p /tmp/www /var/log/nginx && head -c 612 /dev/zero | tr '\\0' x > /tmp/www/index.html && "
+            "echo 'user root; daemon off; events {} http { root /tmp/www; sendfile on; server { listen 80; } }' > /tmp/nginx.conf");
+    served("http", "nginx -c /tmp/nginx.conf", 80);
+}
+
+static void redis(void)
+{
+    served("redis", "redis-server --protected-mode no --save ''", 6379);
+}
+
 /* A connection over the loop that is made, accepted and closed at both ends. */
 static void loop_accept(void)
 {
@@ -698,6 +733,8 @@ const struct metric net_metrics[] = {
     {"net-segment-10", segments_10},
     {"net-segment-1000", segments_1000},
     {"net-segment-10000", segments_10000},
+    {"net-nginx", nginx},
+    {"net-redis", redis},
     {"segment-100000", segments_100000},
     {"quiet-segment-10", quiet_10},
     {"quiet-segment-1000", quiet_1000},

@@ -7,6 +7,7 @@ mod document;
 mod elastic;
 mod instance;
 mod isolation;
+pub mod load;
 mod metrics;
 mod micro;
 pub mod profile;
@@ -261,6 +262,7 @@ fn round(
                     ..setup
                 },
             ),
+            How::Server => profile::served(kernel, metric),
             How::ImageSize if first => whole::image_size(kernel),
             How::LeastMemory if first => whole::least_memory(kernel),
             How::IdleWakeUps | How::NetworkIdle if first => whole::idle_wake_ups(kernel, metric),

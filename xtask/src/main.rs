@@ -81,6 +81,8 @@ enum Task {
     Bench(bench::Arguments),
     /// Show where the kernel's instructions go in one operation of a benchmark
     Profile(bench::profile::Arguments),
+    #[command(name = bench::load::TASK, hide = true)]
+    Load(bench::load::Arguments),
     /// Check formatting, lints, the rules of the house and the documentation
     Check,
     /// Write what the pages say that is made from the source: tables of calls, numbers
@@ -113,6 +115,7 @@ fn main() -> ExitCode {
         Task::Miri(arguments) => miri::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Profile(arguments) => bench::profile::run(&arguments),
+        Task::Load(arguments) => bench::load::run(&arguments),
         Task::Check => return check::run(),
         Task::Pages => generated::write().map(|()| ExitCode::SUCCESS),
         Task::Unsafe => check::report_unsafe().map(|()| ExitCode::SUCCESS),

@@ -2,13 +2,16 @@
 //! the console.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::ffi::OsString;
 use std::fs::File;
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 
+use super::load;
 use super::metrics::{Devices, Metric};
 use crate::cleanup::Directory;
 use crate::qemu::Hardware;
@@ -21,11 +24,12 @@ const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// The same of one with cards, by which 100,000 connections may come.
 const NETWORK_TIME_LIMIT: Duration = Duration::from_secs(3000);
 
-/// Packages that the workloads run.
-const PACKAGES: [&str; 7] = [
+/// Packages that the workloads and the servers run.
+const PACKAGES: [&str; 8] = [
     "bash",
     "coreutils",
     "findutils",
+    "nginx-light",
     "tar",
     "sqlite3",
     "redis-server",
@@ -151,6 +155,13 @@ pub fn machine(kernel: &Kernel, setup: Setup<'_>) -> Result<Machine> {
         Some(Devices::Network) => {
             machine.timeout = Some(NETWORK_TIME_LIMIT);
             machine.hardware.networks = NETWORKS.map(OsString::from).to_vec();
+            if setup.packages {
+                machine.hardware.networks[2].push(&clients()?);
+                // Clients need real time: a clock that leaps over every wait would have their
+                // answers late, and all sent again.
+                let awake = ["-icount", "sleep=on"];
+                machine.hardware.extra.extend(awake.map(OsString::from));
+            }
             modules::NETWORK.to_vec()
         }
         Some(Devices::Disks) => {
@@ -163,6 +174,26 @@ pub fn machine(kernel: &Kernel, setup: Setup<'_>) -> Result<Machine> {
         machine.additions = modules::of(image, &needed).unwrap_or_default();
     }
     Ok(machine)
+}
+
+/// More for the emulator's own network: what the servers' clients need. The machine's program
+/// starts them by connecting to an address of that network, and they come by ports of the host's.
+fn clients() -> Result<OsString> {
+    // Held together, so that they are two.
+    let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0"));
+    let mut options = OsString::new();
+    let mut command = OsString::from(",guestfwd=tcp:10.0.2.102:7-cmd:");
+    command.push(env::current_exe()?);
+    command.push(format!(" {}", load::TASK));
+    for (listener, port) in free.into_iter().zip([80, 6379]) {
+        let forwarded = listener?.local_addr()?.port();
+        options.push(format!(
+            ",hostfwd=tcp:127.0.0.1:{forwarded}-10.0.2.15:{port}"
+        ));
+        command.push(format!(" {forwarded}"));
+    }
+    options.push(command);
+    Ok(options)
 }
 
 /// Attaches a disk of virtio, one with an ext4 file system as mke2fs makes it, and one of NVMe.

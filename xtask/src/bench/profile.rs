@@ -60,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     for metric @ Metric { name, how, .. } in super::chosen(&arguments.metrics)? {
         if !matches!(
             how,
-            How::Program(_) | How::Workload | How::Network | How::Disk
+            How::Program(_) | How::Workload | How::Network | How::Server | How::Disk
         ) {
             bail!("{name} is no operation that the program repeats");
         }
@@ -85,6 +85,17 @@ pub fn repeated(kernel: &Kernel, metric: &Metric) -> Result<f64> {
     Ok(counts.repeated as f64 / operations as f64)
 }
 
+/// All instructions of one operation of the metric, in the kernel and in programs, without the
+/// turns of `rep movs` and `rep stos` that the kernel makes.
+pub fn served(kernel: &Kernel, metric: &Metric) -> Result<Outcome> {
+    let (counts, operations, _) = count(kernel, metric)?;
+    let executed: u64 = counts.executed.values().sum();
+    Ok(Outcome::Value {
+        median: (executed - counts.repeated) as f64 / operations as f64,
+        operations,
+    })
+}
+
 /// Runs the metric under the plugin; returns the counts of its last batch, how many operations that
 /// was, and the figure by the program's clock.
 fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts, u64, f64)> {
@@ -94,7 +105,7 @@ fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts,
     let setup = Setup {
         cpus: 1,
         icount: true,
-        packages: how == How::Workload,
+        packages: matches!(how, How::Workload | How::Server),
         devices: how.devices(),
         append: "",
     };
