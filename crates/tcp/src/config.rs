@@ -38,8 +38,15 @@ pub struct Config {
     pub timestamps: bool,
     /// Selective acknowledgements are wanted (`tcp_sack`).
     pub sack: bool,
-    /// Explicit congestion notification is asked for (`tcp_ecn` = 1). It is always granted.
+    /// Explicit congestion notification is asked for (`tcp_ecn` = 1).
     pub ecn: bool,
+    /// It is granted to a peer that asks (`tcp_ecn` = 1 or 2).
+    pub grants_ecn: bool,
+    /// What came twice is told (`tcp_dsack`, RFC 2883).
+    pub duplicate_sack: bool,
+    /// The congestion window begins anew after a pause (`tcp_slow_start_after_idle`, RFC 5681,
+    /// section 4.1).
+    pub restarts_after_idle: bool,
     /// Algorithm by which the congestion window grows.
     pub algorithm: Algorithm,
     /// Initial window in segments (RFC 6928).
@@ -104,6 +111,9 @@ impl Default for Config {
             timestamps: true,
             sack: true,
             ecn: false,
+            grants_ecn: true,
+            duplicate_sack: true,
+            restarts_after_idle: true,
             algorithm: Algorithm::default(),
             initial_window: 10,
             least_rto: 200 * MILLISECOND,

@@ -47,6 +47,11 @@ impl Reassembly {
         self.runs.is_empty()
     }
 
+    /// Forgets what has come twice: nobody is to be told.
+    pub fn forget_duplicate(&mut self) {
+        self.duplicate = None;
+    }
+
     /// Notes that a stretch has come again.
     pub fn note_duplicate(&mut self, start: Position, end: Position) {
         if start < end {

@@ -51,8 +51,14 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("fs/inode-state", "0\t0\t0\t0\t0\t0\t0\n"),
         ("fs/overflowuid", "65534\n"),
         ("fs/overflowgid", "65534\n"),
-        ("net/ipv4/tcp_congestion_control", "cubic\n"),
         ("net/ipv4/tcp_available_congestion_control", "reno cubic\n"),
+        ("net/ipv4/tcp_allowed_congestion_control", "reno cubic\n"),
+        // The engine does so always: resets do not end TIME_WAIT, RACK and tail loss probes find
+        // losses, nothing is corked by itself.
+        ("net/ipv4/tcp_rfc1337", "1\n"),
+        ("net/ipv4/tcp_recovery", "1\n"),
+        ("net/ipv4/tcp_early_retrans", "3\n"),
+        ("net/ipv4/tcp_autocorking", "0\n"),
     ];
     settings::add(dir, dev);
     remembered::add(dir, dev);

@@ -329,7 +329,7 @@ pub(super) trait DatagramProtocol: Send + Sync + 'static {
 
     /// Implements `SocketOps::option`.
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
-        options::get(self.common(), None, level, option)
+        options::get(self.common(), None, self.addresses().1, level, option)
     }
 
     /// Implements `SocketOps::set_option`.

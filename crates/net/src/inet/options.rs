@@ -23,7 +23,7 @@ use super::stack::InetStack;
 use super::tcp::TcpSocket;
 use super::tcp_info::tcp_info;
 use crate::OptionAccess;
-use crate::socket::InterfaceAddress;
+use crate::socket::{CONGESTION_CONTROLS, InterfaceAddress};
 
 /// Transport of a socket, as far as options tell it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,12 +50,10 @@ struct InetOptionValues {
     memberships: Vec<Membership>,
     /// The address whose interface multicasts go out of (`IP_MULTICAST_IF`).
     multicast_source: Option<Ipv4Addr>,
-    /// The way of keeping networks from being crowded (`TCP_CONGESTION`); `None`: the host's.
-    congestion: Option<&'static [u8]>,
+    /// Which of [`CONGESTION_CONTROLS`] (`TCP_CONGESTION`); `None`: the host's.
+    congestion: Option<usize>,
 }
 
-/// The ways of keeping networks from being crowded that there are: the loop never is.
-const CONGESTION_CONTROLS: [&[u8]; 2] = [b"cubic", b"reno"];
 /// The largest segment that every network takes, bytes.
 const DEFAULT_MSS: i32 = 536;
 /// The level of options that all sockets have.
@@ -132,12 +130,18 @@ impl InetOptions {
         self.int_option(level, option) != 0
     }
 
-    /// The way of keeping networks from being crowded that was chosen.
+    /// The algorithm by which congestion windows grow: the socket's, or the host's.
     pub(super) fn congestion_algorithm(&self) -> Algorithm {
-        match self.values.lock().congestion {
-            Some(name) if name == CONGESTION_CONTROLS[1] => Algorithm::Reno,
-            _ => Algorithm::Cubic,
+        match self.congestion_control() {
+            0 => Algorithm::Cubic,
+            _ => Algorithm::Reno,
         }
+    }
+
+    /// Which of [`CONGESTION_CONTROLS`] that is.
+    fn congestion_control(&self) -> usize {
+        let chosen = self.values.lock().congestion;
+        chosen.unwrap_or_else(|| self.stack.core.sysctls.tcp_congestion_control.as_usize())
     }
 
     pub(super) fn is_freebind(&self) -> bool {
@@ -260,13 +264,26 @@ pub(super) fn check(
     }
 }
 
-/// An option's value. `tcp` is the socket if it is one of that transport.
+/// The longest packet that goes to a socket's peer whole, as far as that is known.
 ///
 /// # Errors
-/// `ENOPROTOOPT`, `EOPNOTSUPP`.
+/// `ENOTCONN`; why there is no way to the peer.
+fn path_mtu(common: &InetSocket, level: u32, peer: Option<SocketAddr>) -> Result<i32> {
+    let mtu = common.stack().route_to(peer.ok_or(Errno::ENOTCONN)?)?.mtu;
+    // No length in a header is greater; that of IPv6 leaves its header out.
+    let most = if level == IP { 65_535 } else { 65_535 + 40 };
+    Ok(mtu.min(most).cast_signed())
+}
+
+/// An option's value. `tcp` is the socket if it is one of that transport, `peer` the end that it is
+/// connected to.
+///
+/// # Errors
+/// `ENOPROTOOPT`, `EOPNOTSUPP`, `ENOTCONN`.
 pub(super) fn get(
     common: &InetSocket,
     tcp: Option<&TcpSocket>,
+    peer: Option<SocketAddr>,
     level: u32,
     option: u32,
 ) -> Result<Vec<u8>> {
@@ -275,12 +292,8 @@ pub(super) fn get(
     let value = match (level, option) {
         (TCP, net::TCP_INFO) => return Ok(tcp.map_or_else(Vec::new, tcp_info)),
         (TCP, net::TCP_CONGESTION) => {
-            let mut name = common
-                .options
-                .values
-                .lock()
-                .congestion
-                .unwrap_or(CONGESTION_CONTROLS[0])
+            let mut name = CONGESTION_CONTROLS[common.options.congestion_control()]
+                .as_bytes()
                 .to_vec();
             name.resize(CONGESTION_NAME, 0);
             return Ok(name);
@@ -302,7 +315,7 @@ pub(super) fn get(
         }
         (TCP, net::TCP_DEFER_ACCEPT) => tcp.map_or(0, |tcp| tcp.defer_accept_s().cast_signed()),
         (TCP, net::TCP_USER_TIMEOUT) => tcp.map_or(0, |tcp| tcp.user_timeout_ms().cast_signed()),
-        (IP, net::IP_MTU) | (IPV6, net::IPV6_MTU) => 65_535,
+        (IP, net::IP_MTU) | (IPV6, net::IPV6_MTU) => path_mtu(common, level, peer)?,
         (IP, net::IP_MULTICAST_IF) => {
             let source = common.options.multicast_source_v4();
             return Ok(source.unwrap_or(Ipv4Addr::UNSPECIFIED).octets().to_vec());
@@ -347,8 +360,8 @@ pub(super) fn set(
         (TCP, net::TCP_CONGESTION) => {
             let name = value.split(|&b| b == 0).next().unwrap_or_default();
             let known = CONGESTION_CONTROLS
-                .into_iter()
-                .find(|known| *known == name)
+                .iter()
+                .position(|known| known.as_bytes() == name)
                 .ok_or(Errno::ENOENT)?;
             common.options.values.lock().congestion = Some(known);
             return Ok(());

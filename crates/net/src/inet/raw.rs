@@ -553,7 +553,7 @@ impl DatagramProtocol for RawSocket {
                 .to_ne_bytes()
                 .to_vec()),
             (SOL_RAW | SOL_ICMPV6, _) => Err(Errno::ENOPROTOOPT),
-            _ => options::get(&self.common, None, level, option),
+            _ => options::get(&self.common, None, self.addresses().1, level, option),
         }
     }
 

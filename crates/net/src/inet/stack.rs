@@ -106,6 +106,14 @@ impl InetStack {
         self.network.route(to, via)
     }
 
+    /// The route to a socket's end.
+    ///
+    /// # Errors
+    /// As [`Self::route`].
+    pub(super) fn route_to(&self, to: SocketAddr) -> Result<Route> {
+        self.network.route(to.ip(), link_of(to, 0))
+    }
+
     /// The route to an address for a socket with some options (`SO_BINDTODEVICE`).
     ///
     /// # Errors
@@ -142,7 +150,7 @@ impl InetStack {
 
     /// Whether an address is one of this host's.
     pub(super) fn is_local_address(&self, address: SocketAddr) -> bool {
-        let route = self.network.route(address.ip(), link_of(address, 0));
+        let route = self.route_to(address);
         route.is_ok_and(|route| route.local)
     }
 

@@ -554,7 +554,7 @@ impl DatagramProtocol for UdpSocket {
         if (level, option) == (IPV6, net::IPV6_ADDRFORM) {
             return options::address_form(&self.common, self.addresses().1);
         }
-        options::get(&self.common, None, level, option)
+        options::get(&self.common, None, self.addresses().1, level, option)
     }
 
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {

@@ -16,6 +16,10 @@ use super::memory::Transport;
 const MAX_VALUES: usize = 3;
 const INT_MAX: i64 = i32::MAX as i64;
 
+/// Names of the algorithms by which congestion windows grow (`tcp_congestion_control`,
+/// `TCP_CONGESTION`).
+pub(crate) const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
+
 /// Order of the numbers of one sysctl.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -33,6 +37,8 @@ struct Definition {
     min: i64,
     max: i64,
     order: Order,
+    /// Names of the numbers from 0 on, by which they are read and written; none for plain numbers.
+    names: &'static [&'static str],
 }
 
 impl Definition {
@@ -51,6 +57,15 @@ impl Definition {
             min,
             max,
             order,
+            names: &[],
+        }
+    }
+
+    /// One of these names, at first the first one.
+    const fn choice(path: &'static str, names: &'static [&'static str]) -> Self {
+        Self {
+            names,
+            ..Self::integer(path, 0, 0, names.len() as i64 - 1)
         }
     }
 
@@ -133,10 +148,14 @@ impl Sysctl {
         (self.value(0)..=self.value(1)).contains(&number)
     }
 
-    /// The values as text: numbers with tabs between them, and a newline.
+    /// The values as text: numbers with tabs between them, or a name, and a newline.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
+        if let Some(name) = self.definition.names.get(self.as_usize()) {
+            let _ = writeln!(text, "{name}");
+            return text;
+        }
         for place in 0..self.definition.count {
             // Writing to a string does not fail.
             let _ = write!(
@@ -153,10 +172,10 @@ impl Sysctl {
         text
     }
 
-    /// Sets the values: numbers with spaces between them. Those that are left out stay.
+    /// Sets the values: numbers with spaces between them, or a name. Those that are left out stay.
     ///
     /// # Errors
-    /// `EINVAL`; it then stays as it is.
+    /// `EINVAL`, or `ENOENT` for a name that does not exist; it then stays as it is.
     pub fn set(&self, text: &[u8]) -> Result<()> {
         let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
         let Definition {
@@ -166,6 +185,16 @@ impl Sysctl {
             order,
             ..
         } = *self.definition;
+        if !self.definition.names.is_empty() {
+            let name = text.trim_ascii_end();
+            let known = self
+                .definition
+                .names
+                .iter()
+                .position(|known| *known == name);
+            self.values[0].store(known.ok_or(Errno::ENOENT)? as i64, Ordering::Relaxed);
+            return Ok(());
+        }
         let _changing = self.changing.lock();
         let mut values = [0, 1, 2].map(|place| self.value(place));
         let mut given = 0;
@@ -192,7 +221,7 @@ impl Sysctl {
 }
 
 /// Sysctls that nothing here depends on.
-static STORED: [Definition; 10] = [
+static STORED: [Definition; 9] = [
     Definition::integer("core/netdev_max_backlog", 1000, 0, INT_MAX),
     Definition::integer("core/netdev_budget", 300, 0, INT_MAX),
     Definition::integer("core/busy_poll", 0, 0, INT_MAX),
@@ -200,7 +229,6 @@ static STORED: [Definition; 10] = [
     Definition::boolean("core/tstamp_allow_data", 1),
     Definition::integer("ipv4/ip_no_pmtu_disc", 0, 0, 3),
     Definition::boolean("ipv4/icmp_echo_ignore_broadcasts", 1),
-    Definition::boolean("ipv4/tcp_slow_start_after_idle", 1),
     Definition::boolean("ipv4/tcp_no_metrics_save", 0),
     Definition::integer("ipv4/tcp_notsent_lowat", -1, -1, INT_MAX),
 ];
@@ -300,6 +328,27 @@ sysctls! {
     tcp_timestamps = Definition::integer("ipv4/tcp_timestamps", 1, 0, 2);
     /// Whether windows are scaled.
     tcp_window_scaling = Definition::boolean("ipv4/tcp_window_scaling", 1);
+    /// Explicit congestion notification: not at all, asked for and granted, granted.
+    tcp_ecn = Definition::integer("ipv4/tcp_ecn", 2, 0, 2);
+    /// Whether what came twice is told.
+    tcp_dsack = Definition::boolean("ipv4/tcp_dsack", 1);
+    /// Whether a connection that has paused begins as a new one.
+    tcp_slow_start_after_idle = Definition::boolean("ipv4/tcp_slow_start_after_idle", 1);
+    /// Whether a path is tried with shorter segments that swallows long ones. (2, which Linux takes
+    /// for all connections from the start, is as 1.)
+    tcp_mtu_probing = Definition::integer("ipv4/tcp_mtu_probing", 0, 0, 2);
+    /// The segment that such a path is tried with first, bytes.
+    tcp_base_mss = Definition::integer("ipv4/tcp_base_mss", 1024, 48, 65_535);
+    /// The shortest, bytes.
+    tcp_min_snd_mss = Definition::integer("ipv4/tcp_min_snd_mss", 48, 48, 65_535);
+    /// Time-outs after which a connection ends that its program has closed; 0 is 8.
+    tcp_orphan_retries = Definition::integer("ipv4/tcp_orphan_retries", 0, 0, 255);
+    /// Whether a connection is refused that finds too many waiting to be accepted.
+    tcp_abort_on_overflow = Definition::boolean("ipv4/tcp_abort_on_overflow", 0);
+    /// Whether receive buffers grow with what comes.
+    tcp_moderate_rcvbuf = Definition::boolean("ipv4/tcp_moderate_rcvbuf", 1);
+    /// The algorithm by which congestion windows grow unless a program chooses.
+    tcp_congestion_control = Definition::choice("ipv4/tcp_congestion_control", &CONGESTION_CONTROLS);
     /// Seconds that a closed connection waits for the end of its peer.
     tcp_fin_timeout = Definition::integer("ipv4/tcp_fin_timeout", 60, 0, INT_MAX);
     /// Bytes that what belongs to a socket beside its buffers may take, as Linux counts them.

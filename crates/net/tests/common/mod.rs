@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each program of tests uses some of them")]
 
+pub mod connections;
 pub mod router;
 pub mod v6;
 pub mod wire;

@@ -221,7 +221,7 @@ impl Connection {
             return false;
         }
         if length > 0 && start < nxt && end <= nxt {
-            self.reassembly.note_duplicate(start, end);
+            self.note_duplicate(start, end);
         }
         if self.state == State::TimeWait && header.flags.contains(Flags::FIN) {
             // The acknowledgement of the FIN was lost.
@@ -393,7 +393,7 @@ impl Connection {
         self.rcv.last_data = now;
         let end = seq + payload.len() as u64;
         if seq < self.rcv.nxt {
-            self.reassembly.note_duplicate(seq, end.min(self.rcv.nxt));
+            self.note_duplicate(seq, end.min(self.rcv.nxt));
         }
         // Cut to the window, and to the end of the stream.
         let from = seq.max(self.rcv.nxt);
@@ -445,6 +445,16 @@ impl Connection {
         self.counts.out_of_order += 1;
         if self.charge(part.len() + OVERHEAD, buffers) {
             self.reassembly.insert(from, part, self.config.out_of_order);
+            if !self.config.duplicate_sack {
+                self.reassembly.forget_duplicate();
+            }
+        }
+    }
+
+    /// Has the peer told that a stretch has come again, if it is to be.
+    fn note_duplicate(&mut self, start: Position, end: Position) {
+        if self.config.duplicate_sack {
+            self.reassembly.note_duplicate(start, end);
         }
     }
 

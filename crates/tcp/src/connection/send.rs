@@ -230,6 +230,11 @@ impl Connection {
             return false;
         }
         let known = self.rcv.edge - self.rcv.nxt;
+        // The first window is small for want of a scale, not because the program has not read:
+        // whoever has sent nothing hears of a larger one when it does.
+        if self.rcv.nxt == self.rcv.irs + 1 && known >= self.rcv.mss {
+            return false;
+        }
         let room = self.possible_edge(buffers) - self.rcv.nxt;
         let step = self.rcv.mss.min(self.rcv.largest_window / 2).max(1);
         room >= known + step && (room >= 2 * known || room >= known + self.rcv.largest_window / 2)
@@ -294,7 +299,8 @@ impl Connection {
             return Fresh::Wait;
         }
         let idle = self.board.is_empty();
-        if idle && now.saturating_sub(self.snd.last_sent) > self.rtt.rto() {
+        let pause = now.saturating_sub(self.snd.last_sent);
+        if idle && self.config.restarts_after_idle && pause > self.rtt.rto() {
             let initial = mss * u64::from(self.config.initial_window);
             self.congestion.restart_idle(initial);
         }

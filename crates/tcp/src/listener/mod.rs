@@ -326,7 +326,7 @@ impl Listener {
         let mut handshake = self.terms(incoming, &header.options, iss, header.seq);
         handshake.clock_offset = clock_offset;
         handshake.place = hash;
-        handshake.ecn = header.flags.contains(Flags::ECE | Flags::CWR);
+        handshake.ecn = self.grants_ecn(header);
         handshake.sent = Some(now);
         let request = Request {
             handshake,
@@ -395,8 +395,7 @@ impl Listener {
         let iss = cookies.make(now, &incoming.ends, header.seq, peer_mss);
         let mut handshake = self.terms(incoming, &options, iss, header.seq);
         handshake.clock_offset = self.secret.clock_offset(&incoming.ends);
-        handshake.ecn =
-            handshake.recent.is_some() && header.flags.contains(Flags::ECE | Flags::CWR);
+        handshake.ecn = handshake.recent.is_some() && self.grants_ecn(header);
         let clock = syn_cookies::clock_with(
             now,
             handshake.clock_offset,
@@ -409,6 +408,12 @@ impl Listener {
         self.cookie_sent = Some(now);
         self.counts.cookies_sent += 1;
         Reaction::Answer(handshake.answer(clock))
+    }
+
+    /// Whether a SYN asks for explicit congestion notification and is to get it (RFC 3168, section
+    /// 6.1.1).
+    fn grants_ecn(&self, header: &Header) -> bool {
+        self.config.connection.grants_ecn && header.flags.contains(Flags::ECE | Flags::CWR)
     }
 
     /// The handshake that an acknowledgement returns as a cookie.

@@ -337,7 +337,7 @@ impl SocketOps for TcpSocket {
         if (level, option) == (IPV6, net::IPV6_ADDRFORM) {
             return options::address_form(&self.common, self.addresses().1);
         }
-        options::get(&self.common, Some(self), level, option)
+        options::get(&self.common, Some(self), self.addresses().1, level, option)
     }
 
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {

@@ -592,7 +592,9 @@ impl WireConnection {
             usize::try_from(wanted).map_or(most, |wanted| wanted.min(most))
         };
         options.grow_send_buffer(limited(space.send, sysctls.tcp_wmem.limits()[2]));
-        options.grow_receive_buffer(limited(space.receive, sysctls.tcp_rmem.limits()[2]));
+        if sysctls.tcp_moderate_rcvbuf.as_usize() != 0 {
+            options.grow_receive_buffer(limited(space.receive, sysctls.tcp_rmem.limits()[2]));
+        }
     }
 
     /// Runs `f` with the engine, of a connection that may be over.

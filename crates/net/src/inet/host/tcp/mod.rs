@@ -595,7 +595,7 @@ impl Host {
                 _ => CookiePolicy::Always,
             },
             window: room.min(0xffff) as u16,
-            abort_on_overflow: false,
+            abort_on_overflow: sysctls.tcp_abort_on_overflow.as_usize() != 0,
             defer_accept: ::tcp::defer_accept_retries(terms.defer_accept_s),
         };
         inner.path = Path::of(&terms.options);
