@@ -154,7 +154,7 @@ impl Store {
                 } => {
                     let from = self.undo.bytes.len().saturating_sub(len);
                     let bytes = self.undo.bytes.get(from..).unwrap_or(&[]);
-                    if put_back(self.buffers.get_mut(&block), at, bytes, state).is_none() {
+                    if put_back(self.buffers.get_mut(block), at, bytes, state).is_none() {
                         // Nobody else has the block now. Otherwise nothing wrong is committed.
                         debug_assert!(false, "a change cannot be taken back");
                         self.is_read_only = true;
@@ -170,8 +170,8 @@ impl Store {
                     let was_dirty = buffer.as_ref().is_some_and(|it| it.state.is_dirty);
                     match buffer {
                         Some(buffer) => self.buffers.insert(block, buffer),
-                        None => self.buffers.remove(&block),
-                    };
+                        None => drop(self.buffers.remove(block)),
+                    }
                     put(&mut self.dirty, block, was_dirty);
                     put(&mut self.revoked, block, was_revoked);
                 }
@@ -260,7 +260,7 @@ mod tests {
         for block in 1..9 {
             let unsealed = store.next_unsealed(block).filter(|it| it.0 == block);
             let bytes = store.read(block).expect("a block").to_vec();
-            let is_dirty = store.buffers[&block].state.is_dirty;
+            let is_dirty = store.buffers.get(block).is_some_and(|it| it.state.is_dirty);
             assert_eq!(is_dirty, store.dirty.contains(&block), "block {block}");
             all.push((bytes, unsealed.map(|it| it.2)));
         }

@@ -199,19 +199,21 @@ impl Inode {
         let attributes = OLD_SIZE + usize::from(extra);
         let has_own = u32_at(raw, attributes) == Ok(XATTR_MAGIC);
         // Two lengths that are known take no checks of offsets.
-        let mut inode = match raw.first_chunk::<COMMON_SIZE>() {
-            Some(raw) => Self::decode_sized(raw, extra, sb)?,
+        match raw.first_chunk::<COMMON_SIZE>() {
+            Some(raw) => Self::decode_sized(raw, (ino, extra, has_own), sb),
             None => {
-                Self::decode_sized(raw.first_chunk::<OLD_SIZE>().ok_or(Errno::EUCLEAN)?, 0, sb)?
+                let raw = raw.first_chunk::<OLD_SIZE>().ok_or(Errno::EUCLEAN)?;
+                Self::decode_sized(raw, (ino, 0, has_own), sb)
             }
-        };
-        inode.ino = ino;
-        inode.has_attributes = has_own || inode.xattr_block != 0;
-        Ok(inode)
+        }
     }
 
     #[inline]
-    fn decode_sized(raw: &[u8], extra: u16, sb: &Superblock) -> Result<Self> {
+    fn decode_sized(
+        raw: &[u8],
+        (ino, extra, has_own): (u32, u16, bool),
+        sb: &Superblock,
+    ) -> Result<Self> {
         let has = |end: usize| OLD_SIZE + usize::from(extra) >= end;
         let time = |at, extra_at: usize| {
             let more = if has(extra_at + 4) {
@@ -236,9 +238,10 @@ impl Inode {
             Ok(FileType::Regular | FileType::Directory)
         );
         let size_high = if is_large { u32_at(raw, 0x6C)? } else { 0 };
+        let xattr_block = joined(u32_at(raw, 0x68)?, u32::from(u16_at(raw, 0x76)?));
         Ok(Self {
-            ino: 0,
-            has_attributes: false,
+            ino,
+            has_attributes: has_own || xattr_block != 0,
             mode,
             uid: u32::from(u16_at(raw, 0x2)?) | u32::from(u16_at(raw, 0x78)?) << 16,
             gid: u32::from(u16_at(raw, 0x18)?) | u32::from(u16_at(raw, 0x7A)?) << 16,
@@ -256,7 +259,7 @@ impl Inode {
             sectors,
             flags,
             generation: u32_at(raw, 0x64)?,
-            xattr_block: joined(u32_at(raw, 0x68)?, u32::from(u16_at(raw, 0x76)?)),
+            xattr_block,
             root: *part(raw, 0x28, 60)?.first_chunk().ok_or(Errno::EUCLEAN)?,
             extra,
         })
@@ -443,6 +446,7 @@ impl Ext4 {
     }
 
     /// Has `look` at the bytes of an inode, whose checksum is right.
+    #[inline]
     pub(crate) fn look_at_inode<R>(
         &mut self,
         ino: u32,
@@ -468,6 +472,7 @@ impl Ext4 {
     }
 
     /// An inode, in use or not.
+    #[inline]
     pub(crate) fn any_inode(&mut self, ino: u32) -> Result<Inode> {
         self.look_at_inode(ino, |raw, sb| Inode::decode(raw, ino, sb))
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `device` | what it needs of a disk |
 //! | `superblock`, `group`, `zone` | sizes and features; descriptors and bitmaps; blocks that are no file's |
-//! | `store`, `handle`, `gather` | blocks of metadata in memory, handles, transactions |
+//! | `store`, `buffers`, `handle`, `gather` | blocks of metadata in memory, handles, transactions |
 //! | `journal`, `recovery` | the log; its replay |
 //! | `mount` | beginning and end, commit |
 //! | `inode`, `time` | inodes as they are on disk |
@@ -36,6 +36,7 @@
 extern crate alloc;
 
 mod allocate;
+mod buffers;
 mod bytes;
 mod crc;
 mod device;

@@ -1,11 +1,12 @@
 //! Blocks of metadata in memory, handles, and the running transaction (`docs/ext4.md`).
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
 
+use crate::buffers::Buffers;
 use crate::bytes::part_mut;
 use crate::device::Device;
 use crate::directory::Kind;
@@ -62,9 +63,26 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// A block that is as on the device.
+    pub const fn new(data: Block) -> Self {
+        Self {
+            data,
+            state: State {
+                is_dirty: false,
+                verified: 0,
+                unsealed: 0,
+            },
+            is_unwritten: false,
+            is_used: true,
+            seal: Seal::None,
+            kept_by: 0,
+            committed: None,
+        }
+    }
+
     /// Bytes of the block, to change them. Who looks at it meanwhile keeps what it was.
     fn bytes_mut(&mut self) -> Result<&mut [u8]> {
-        if Arc::get_mut(&mut self.data).is_none() {
+        if Arc::strong_count(&self.data) > 1 {
             self.data = Arc::new(fallible::copy_of(&self.data)?);
         }
         let bytes = Arc::get_mut(&mut self.data).ok_or(Errno::EIO)?;
@@ -85,7 +103,7 @@ pub struct Store {
     pub block_size: usize,
     /// Clean blocks beyond so many are given up.
     limit: usize,
-    pub buffers: BTreeMap<u64, Buffer>,
+    pub buffers: Buffers,
     /// The running transaction: the blocks whose state says so.
     pub dirty: BTreeSet<u64>,
     pub revoked: BTreeSet<u64>,
@@ -94,7 +112,7 @@ pub struct Store {
     /// Handles that there have been.
     pub handles: u64,
     pub undo: UndoList,
-    /// Blocks with a copy in the log since the last checkpoint.
+    /// Blocks that were committed since the last checkpoint: in a journal they have a copy.
     logged: BTreeSet<u64>,
     pub journal: Option<Journal>,
     pub counts: Counts,
@@ -110,7 +128,7 @@ impl Store {
             device,
             block_size,
             limit,
-            buffers: BTreeMap::new(),
+            buffers: Buffers::default(),
             dirty: BTreeSet::new(),
             revoked: BTreeSet::new(),
             has_freed: false,
@@ -137,87 +155,64 @@ impl Store {
     /// The contents of a block that is one structure, with whether its checksum was found to be
     /// right since it was read.
     pub fn read_verified(&mut self, block: u64) -> Result<(Block, bool)> {
-        if let Some(buffer) = self.buffers.get_mut(&block) {
-            buffer.is_used = true;
-            return Ok((buffer.data.clone(), buffer.state.verified & 1 != 0));
+        let buffer = self.buffer(block)?;
+        Ok((buffer.data.clone(), buffer.state.verified & 1 != 0))
+    }
+
+    /// A block, which is read if it is not in memory.
+    #[inline]
+    fn buffer(&mut self, block: u64) -> Result<&mut Buffer> {
+        if self.buffers.get(block).is_none() {
+            self.load(block)?;
         }
-        Ok((self.load(block)?, false))
+        let buffer = self.buffers.get_mut(block).ok_or(Errno::EIO)?;
+        buffer.is_used = true;
+        Ok(buffer)
     }
 
     /// Has `look` at the contents of a block.
+    #[inline]
     pub fn look<R>(&mut self, block: u64, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
-        let bytes = self.read(block)?;
-        look(&bytes)
+        look(&self.buffer(block)?.data)
     }
 
     /// Has `look` at the contents of a block, with whether the checksum of a structure in it was
     /// found to be right before; if it succeeds, it is.
+    #[inline]
     pub fn look_verified<R>(
         &mut self,
         block: u64,
         slot: u32,
         look: impl FnOnce(&[u8], bool) -> Result<R>,
     ) -> Result<R> {
-        let mut look = Some(look);
-        if let Some(done) = self.look_in_memory(block, slot, &mut look) {
-            return done;
-        }
-        self.load(block)?;
-        self.look_in_memory(block, slot, &mut look)
-            .ok_or(Errno::EIO)?
-    }
-
-    /// The same of a block in memory; `None` if it is not.
-    fn look_in_memory<R>(
-        &mut self,
-        block: u64,
-        slot: u32,
-        look: &mut Option<impl FnOnce(&[u8], bool) -> Result<R>>,
-    ) -> Option<Result<R>> {
-        let buffer = self.buffers.get_mut(&block)?;
-        buffer.is_used = true;
+        let buffer = self.buffer(block)?;
         let bit = 1_u64.checked_shl(slot).unwrap_or(0);
-        let done = look.take()?(&buffer.data, buffer.state.verified & bit != 0);
-        if done.is_ok() {
-            buffer.state.verified |= bit;
-        }
-        Some(done)
+        let done = look(&buffer.data, buffer.state.verified & bit != 0)?;
+        buffer.state.verified |= bit;
+        Ok(done)
     }
 
     /// Reads a block that is not in memory.
-    fn load(&mut self, block: u64) -> Result<Block> {
+    #[cold]
+    fn load(&mut self, block: u64) -> Result<()> {
         let mut data = fallible::zeroed(self.block_size)?;
         self.device.read(self.offset(block), &mut data)?;
-        let data = Arc::new(data);
-        self.insert(block, data.clone());
-        Ok(data)
+        self.insert(block, Arc::new(data));
+        Ok(())
     }
 
     fn insert(&mut self, block: u64, data: Block) {
         if self.buffers.len() >= self.limit {
             self.give_up_unused();
         }
-        let buffer = Buffer {
-            data,
-            state: State {
-                is_dirty: false,
-                verified: 0,
-                unsealed: 0,
-            },
-            is_unwritten: false,
-            is_used: true,
-            seal: Seal::None,
-            kept_by: 0,
-            committed: None,
-        };
-        self.buffers.insert(block, buffer);
+        self.buffers.insert(block, Buffer::new(data));
     }
 
     /// Gives up clean blocks that were not used since the last time, and, if these are few, others.
     fn give_up_unused(&mut self) {
         let before = self.buffers.len();
         for keep_used in [true, false] {
-            self.buffers.retain(|_, buffer| {
+            self.buffers.retain(|buffer| {
                 // What the handle has changed is dirty, too.
                 let needed = buffer.state.is_dirty || buffer.is_unwritten;
                 let keep = needed || keep_used && buffer.is_used;
@@ -237,7 +232,7 @@ impl Store {
         }
         let mut freed = 0;
         for keep_used in [true, false] {
-            self.buffers.retain(|_, buffer| {
+            self.buffers.retain(|buffer| {
                 let is_needed = buffer.state.is_dirty || buffer.is_unwritten;
                 let keep = freed == count || is_needed || keep_used && buffer.is_used;
                 buffer.is_used = false;
@@ -263,7 +258,7 @@ impl Store {
     /// Notes that the checksum of a structure in a block is right.
     pub fn set_verified(&mut self, block: u64, slot: u32) {
         let bit = 1_u64.checked_shl(slot).unwrap_or(0);
-        if let Some(buffer) = self.buffers.get_mut(&block) {
+        if let Some(buffer) = self.buffers.get_mut(block) {
             buffer.state.verified |= bit;
         }
     }
@@ -271,7 +266,7 @@ impl Store {
     /// Contents of a bitmap as of the last commit, if it was changed since.
     pub fn committed(&self, block: u64) -> Option<Block> {
         self.buffers
-            .get(&block)
+            .get(block)
             .and_then(|buffer| buffer.committed.clone())
     }
 
@@ -284,41 +279,16 @@ impl Store {
         unsealed: Option<(Seal, u32)>,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
-        let mut change = Some(change);
-        if let Some(done) = self.edit_in_memory(block, (at, len), unsealed, &mut change) {
-            return done;
+        if self.buffers.get(block).is_none() {
+            self.load(block)?;
         }
-        self.load(block)?;
-        self.edit_in_memory(block, (at, len), unsealed, &mut change)
-            .ok_or(Errno::EIO)?
-    }
-
-    /// The same of a block in memory; `None` if it is not.
-    fn edit_in_memory<R>(
-        &mut self,
-        block: u64,
-        (at, len): (usize, usize),
-        unsealed: Option<(Seal, u32)>,
-        change: &mut Option<impl FnOnce(&mut [u8]) -> Result<R>>,
-    ) -> Option<Result<R>> {
-        let buffer = self.buffers.get_mut(&block)?;
-        let change = change.take()?;
-        let Some(handle) = &mut self.handle else {
-            return Some(Err(Errno::EROFS));
-        };
+        let buffer = self.buffers.get_mut(block).ok_or(Errno::EIO)?;
+        let handle = self.handle.as_mut().ok_or(Errno::EROFS)?;
         buffer.is_used = true;
         let (state, kept_by) = (buffer.state, buffer.kept_by);
-        let part = buffer
-            .bytes_mut()
-            .and_then(|bytes| part_mut(bytes, at, len));
-        let part = match part {
-            Ok(part) => part,
-            Err(error) => return Some(Err(error)),
-        };
-        if kept_by != handle.number
-            && let Err(error) = self.undo.keep_part(block, at, part, state)
-        {
-            return Some(Err(error));
+        let part = part_mut(buffer.bytes_mut()?, at, len)?;
+        if kept_by != handle.number {
+            self.undo.keep_part(block, at, part, state)?;
         }
         let mut done = change(part);
         if let Some((seal, slot)) = unsealed {
@@ -333,7 +303,7 @@ impl Store {
             done = handle.take_credit().and(done);
         }
         handle.is_broken |= done.is_err();
-        Some(done)
+        done
     }
 
     /// Changes a block that may be changed everywhere, as a part of the handle.
@@ -343,11 +313,9 @@ impl Store {
         unsealed: Option<Seal>,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
-        if !self.buffers.contains_key(&block) {
-            self.load(block)?;
-        }
+        self.buffer(block)?;
         let handle = self.handle.as_ref().ok_or(Errno::EROFS)?;
-        let buffer = self.buffers.get_mut(&block).ok_or(Errno::EIO)?;
+        let buffer = self.buffers.get_mut(block).ok_or(Errno::EIO)?;
         if buffer.kept_by != handle.number {
             let was_revoked = self.revoked.contains(&block);
             self.undo
@@ -366,12 +334,8 @@ impl Store {
         seal: Seal,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
-        if !self.buffers.contains_key(&block) {
-            self.load(block)?;
-        }
-        if let Some(buffer) = self.buffers.get_mut(&block)
-            && buffer.committed.is_none()
-        {
+        let buffer = self.buffer(block)?;
+        if buffer.committed.is_none() {
             buffer.committed = Some(buffer.data.clone());
         }
         self.edit_part(block, part, Some((seal, 0)), change)
@@ -384,7 +348,7 @@ impl Store {
         self.insert(block, zeros);
         self.revoked.remove(&block);
         let handle = self.handle.as_ref().ok_or(Errno::EROFS)?;
-        if let Some(buffer) = self.buffers.get_mut(&block) {
+        if let Some(buffer) = self.buffers.get_mut(block) {
             buffer.kept_by = handle.number;
         }
         self.edit_part(block, (0, 0), None, |_| Ok(()))?;
@@ -398,9 +362,9 @@ impl Store {
         if self.handle.is_none() {
             return Err(Errno::EROFS);
         }
-        let buffer = self.buffers.get(&block).cloned();
+        let buffer = self.buffers.get(block).cloned();
         self.undo.keep_whole(block, buffer, was_revoked)?;
-        self.buffers.remove(&block);
+        self.buffers.remove(block);
         self.dirty.remove(&block);
         Ok(())
     }
@@ -450,7 +414,7 @@ impl Store {
     /// its number, what they are, and which of them.
     pub fn next_unsealed(&self, from: u64) -> Option<(u64, Seal, u64)> {
         self.dirty.range(from..).find_map(|&block| {
-            let buffer = self.buffers.get(&block)?;
+            let buffer = self.buffers.get(block)?;
             let unsealed = buffer.state.unsealed;
             (unsealed != 0).then_some((block, buffer.seal, unsealed))
         })
@@ -458,7 +422,7 @@ impl Store {
 
     /// Has `seal` bring checksums in a block of the transaction up to date. It is not taken back.
     pub fn seal(&mut self, block: u64, seal: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
-        let buffer = self.buffers.get_mut(&block).ok_or(Errno::EIO)?;
+        let buffer = self.buffers.get_mut(block).ok_or(Errno::EIO)?;
         seal(buffer.bytes_mut()?)?;
         buffer.state.unsealed = 0;
         Ok(())
@@ -492,7 +456,7 @@ impl Store {
             return self.write_back();
         };
         for &block in &self.dirty {
-            let buffer = self.buffers.get(&block).ok_or(Errno::EIO)?;
+            let buffer = self.buffers.get(block).ok_or(Errno::EIO)?;
             blocks.push((block, buffer.data.clone()));
         }
         journal.commit(&*self.device, blocks, &self.revoked, now)?;
@@ -502,14 +466,12 @@ impl Store {
 
     fn mark_committed(&mut self) {
         for &block in &self.dirty {
-            if let Some(buffer) = self.buffers.get_mut(&block) {
+            if let Some(buffer) = self.buffers.get_mut(block) {
                 debug_assert!(buffer.state.unsealed == 0, "block {block} is not sealed");
                 (buffer.state.is_dirty, buffer.is_unwritten) = (false, true);
                 buffer.committed = None;
             }
-            if self.journal.is_some() {
-                self.logged.insert(block);
-            }
+            self.logged.insert(block);
         }
         self.dirty.clear();
         self.revoked.clear();
@@ -519,16 +481,19 @@ impl Store {
     /// Writes all that was committed to its place, and flushes.
     fn write_back(&mut self) -> Result<()> {
         let mut gather = Gather::new(&*self.device);
-        for (&block, buffer) in &self.buffers {
-            if buffer.is_unwritten {
+        for &block in &self.logged {
+            if let Some(buffer) = self.buffers.get(block).filter(|it| it.is_unwritten) {
                 gather.push(block * self.block_size as u64, &buffer.data)?;
             }
         }
         gather.finish()?;
         self.device.flush()?;
-        for buffer in self.buffers.values_mut() {
-            buffer.is_unwritten = false;
+        for &block in &self.logged {
+            if let Some(buffer) = self.buffers.get_mut(block) {
+                buffer.is_unwritten = false;
+            }
         }
+        self.logged.clear();
         Ok(())
     }
 
@@ -558,7 +523,7 @@ impl Store {
         change(&mut bytes)?;
         self.device.write(self.offset(block), &bytes)?;
         self.device.flush()?;
-        if let Some(buffer) = self.buffers.get_mut(&block) {
+        if let Some(buffer) = self.buffers.get_mut(block) {
             buffer.data = Arc::new(bytes);
         }
         Ok(())
