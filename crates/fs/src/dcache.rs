@@ -262,13 +262,15 @@ pub(crate) fn clear() {
 
 #[cfg(test)]
 mod tests {
+    use core::mem::ManuallyDrop;
+
     use proptest::prelude::*;
     use shrink::{Round, Shrinkers};
 
     use super::*;
-    use crate::mount::FileSystem;
+    use crate::mount::{FileSystem, Namespace};
     use crate::ramfs::RamFs;
-    use crate::{NewInode, NewInodeKind};
+    use crate::{Cred, FsStruct, NewInode, NewInodeKind, OpenFlags, RenameFlags, ops};
 
     #[test]
     fn who_has_moved_is_not_told_by_the_old_name() {
@@ -313,6 +315,32 @@ mod tests {
             "what is in use stays the same"
         );
         assert!(root.lookup(b"idle").is_ok(), "the file is still there");
+    }
+
+    #[test]
+    fn names_that_were_made_or_moved_are_remembered() {
+        let namespace = Namespace::new(RamFs::new("tmpfs", None, 0o755), "none");
+        // Its end would have other tests' names forgotten.
+        let seen = ManuallyDrop::new(FsStruct::new(namespace));
+        let cred = Cred::root();
+        let (walk, root) = (seen.lookup_context(&cred), seen.root().dentry().clone());
+        let make = OpenFlags::CREAT | OpenFlags::WRONLY;
+        let made = ops::open(&walk, b"/made", make, 0o644).unwrap();
+        let dentry = Arc::downgrade(made.path().dentry());
+        drop(made);
+        let found = root.lookup_fast(b"made").expect("it was made just now");
+        assert!(Arc::ptr_eq(&found, &dentry.upgrade().unwrap()));
+        drop(found);
+        let names = [b"/made", b"/gone"].map(|name| walk.lookup_parent(name).unwrap());
+        let [from, to] = names;
+        ops::rename(&walk, from, to, RenameFlags::empty()).unwrap();
+        assert!(root.lookup_fast(b"made").is_none());
+        let found = root.lookup_fast(b"gone").expect("it was moved just now");
+        assert!(Arc::ptr_eq(&found, &dentry.upgrade().unwrap()));
+        drop(found);
+        ops::remove(&walk, b"/gone", ops::Removal::Unlink).unwrap();
+        assert!(root.lookup_fast(b"gone").is_none());
+        assert!(dentry.upgrade().is_none(), "nobody has it any more");
     }
 
     #[test]

@@ -92,7 +92,9 @@ pub fn create_node(
         return Err(Errno::EEXIST);
     }
     let parent = dir.dentry();
+    // Declared before the lock, so that they are dropped after it.
     let existing;
+    let displaced;
     let made = {
         let mut names = parent.lock();
         existing = parent.lookup_locked(&mut names, &name);
@@ -121,7 +123,9 @@ pub fn create_node(
                     gid: walk.cred.gid,
                 };
                 let inode = parent.inode().create(&name, &new)?;
-                Ok(parent.instantiate(&mut names, &name, inode))
+                let made = parent.instantiate(&mut names, &name, inode);
+                displaced = parent.cache_child(&names, &name, &made);
+                Ok(made)
             }
             Err(e) => Err(*e),
         }
@@ -305,6 +309,8 @@ pub fn rename(
     // Declared before the locks, so that they are dropped after them.
     let moved;
     let found;
+    let forgotten;
+    let displaced;
     let _serial = RENAME_LOCK.lock();
     let mut names = source_dir.lock();
     let mut other_names = if same_dir {
@@ -409,11 +415,19 @@ pub fn rename(
         }
     }
     moved.set_location(target_dir.clone(), &target.name);
+    forgotten = (
+        dcache::remove(source_dir, &source.name),
+        dcache::remove(target_dir, &target.name),
+    );
     if stable {
         let names = other_names.as_mut().unwrap_or(&mut names);
         names.insert((&*target.name).into(), &moved);
+        displaced = target_dir.cache_child(names, &target.name, &moved);
+    } else {
+        displaced = None;
     }
     drop((names, other_names));
+    drop((forgotten, displaced));
     if let Some(replaced) = replaced.filter(|_| covered) {
         mount::detach_mounts(replaced, target.dir.mount());
     }
@@ -426,7 +440,5 @@ pub fn rename(
         Some(gone) => inotify::notify_link_count(gone.inode()),
         None => {}
     }
-    drop(dcache::remove(source_dir, &source.name));
-    drop(dcache::remove(target_dir, &target.name));
     Ok(())
 }

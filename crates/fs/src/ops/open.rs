@@ -130,7 +130,9 @@ fn lookup_or_create(
             may_create(dir, cred)?;
             let inode = parent.inode().create(name, new)?;
             let made = parent.instantiate(&mut names, name, inode);
+            displaced = parent.cache_child(&names, name, &made);
             drop(names);
+            drop(displaced);
             inotify::notify_dir_entry(parent.inode(), sys::IN_CREATE, name, made.kind());
             Ok((made, true))
         }
