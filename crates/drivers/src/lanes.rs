@@ -58,7 +58,54 @@ pub struct InFlight<L> {
     /// The request.
     pub tag: Tag,
     /// Pages of the part.
-    pub pages: ArrayVec<L, MAX_PIECES>,
+    pub pages: PartPages<L>,
+}
+
+/// Pages of a part of a request, up to [`MAX_PIECES`].
+///
+/// Most parts are one page, which is kept here; further ones are elsewhere, as a part is passed on
+/// by value several times on its way into a queue and out of it.
+pub struct PartPages<L> {
+    first: Option<L>,
+    more: Vec<L>,
+}
+
+impl<L> Default for PartPages<L> {
+    fn default() -> Self {
+        Self {
+            first: None,
+            more: Vec::new(),
+        }
+    }
+}
+
+impl<L> PartPages<L> {
+    /// Whether there is room for one more. There always is for the first, however short memory is:
+    /// who writes back because of that goes on page by page.
+    pub fn has_room(&mut self) -> bool {
+        match self.first {
+            None => true,
+            Some(_) if self.more.is_empty() => self.more.try_reserve_exact(MAX_PIECES - 1).is_ok(),
+            Some(_) => self.more.len() < MAX_PIECES - 1,
+        }
+    }
+
+    /// Adds a page, for which there is room.
+    pub fn push(&mut self, page: L) {
+        match self.first {
+            None => self.first = Some(page),
+            Some(_) => self.more.push(page),
+        }
+    }
+}
+
+impl<L> IntoIterator for PartPages<L> {
+    type Item = L;
+    type IntoIter = core::iter::Chain<core::option::IntoIter<L>, alloc::vec::IntoIter<L>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.more)
+    }
 }
 
 impl<L: Lent> InFlight<L> {
@@ -706,14 +753,14 @@ pub fn lend<L: Lent>(
     transfer: &block::Transfer<'_>,
     done: u64,
     mut fits: impl FnMut(&L, usize) -> bool,
-) -> (ArrayVec<L, MAX_PIECES>, usize) {
+) -> (PartPages<L>, usize) {
     const PAGE: usize = abi::layout::PAGE_SIZE;
-    let mut lent = ArrayVec::new();
+    let mut lent = PartPages::default();
     let done = done as usize;
     let mut part = 0;
     for page in transfer.pages.iter().skip(done / PAGE) {
         let len = (transfer.len - done - part).min(PAGE);
-        if len == 0 || lent.is_full() {
+        if len == 0 || !lent.has_room() {
             break;
         }
         let page = L::lend(page);
@@ -725,4 +772,20 @@ pub fn lend<L: Lent>(
         part += len;
     }
     (lent, part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_has_so_many_pages_in_their_order() {
+        let mut pages = PartPages::default();
+        for page in 0..MAX_PIECES {
+            assert!(pages.has_room());
+            pages.push(page);
+        }
+        assert!(!pages.has_room());
+        assert!(pages.into_iter().eq(0..MAX_PIECES));
+    }
 }

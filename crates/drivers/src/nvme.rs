@@ -19,8 +19,8 @@ use virtqueue::{Address, Memory};
 
 use crate::gate::{Close, Gate};
 use crate::lanes::{
-    Broken, Ended, Hardware, InFlight, Lanes, Lent, MAX_LANES, MAX_PIECES, NotOffered, QUEUE_SIZE,
-    Stuck, Tag, fail, lend,
+    Broken, Ended, Hardware, InFlight, Lanes, Lent, MAX_LANES, MAX_PIECES, NotOffered, PartPages,
+    QUEUE_SIZE, Stuck, Tag, fail, lend,
 };
 use crate::virtio_parts::Interrupt;
 
@@ -200,7 +200,7 @@ impl<P: Parts> Device<P> {
 }
 
 impl<L> Part<L> {
-    fn new(tag: Tag, pages: ArrayVec<L, MAX_PIECES>) -> Self {
+    fn new(tag: Tag, pages: PartPages<L>) -> Self {
         Self {
             in_flight: InFlight { tag, pages },
             note: None,
@@ -265,7 +265,7 @@ impl<P: Parts> Hardware for Device<P> {
     ) -> Result<u64, NotOffered> {
         let identity = self.controller.identity();
         let id = namespace.id;
-        let value = Part::new(tag, ArrayVec::new());
+        let value = Part::new(tag, PartPages::default());
         match *operation {
             Operation::Read(transfer) => {
                 self.offer_transfer(queue, namespace, &transfer, done, tag, Command::read)

@@ -14,8 +14,8 @@ use virtqueue::{Address, BringUpError, Piece, TransportError};
 
 use crate::gate::{Close, Gate};
 use crate::lanes::{
-    Broken, Ended, Hardware, InFlight, Lanes, Lent, MAX_LANES, MAX_PIECES, NotOffered, QUEUE_SIZE,
-    Stuck, Tag, fail, lend,
+    Broken, Ended, Hardware, InFlight, Lanes, Lent, MAX_LANES, MAX_PIECES, NotOffered, PartPages,
+    QUEUE_SIZE, Stuck, Tag, fail, lend,
 };
 use crate::virtio_parts::Parts;
 
@@ -160,7 +160,7 @@ impl<P: DiskParts> Device<P> {
             return Err(NotOffered::Over(Err(Errno::EOPNOTSUPP)));
         }
         let part = (len - done).min(most);
-        let pages = ArrayVec::new();
+        let pages = PartPages::default();
         let operation = operation(offset + done, part);
         submit(queue, operation, &[], InFlight { tag, pages }).map(|()| part)
     }
@@ -238,7 +238,7 @@ impl<P: DiskParts> Hardware for Device<P> {
             // There is nothing that could be lost.
             Wanted::Flush if !properties.has_cache => Err(NotOffered::Over(Ok(()))),
             Wanted::Flush => {
-                let pages = ArrayVec::new();
+                let pages = PartPages::default();
                 submit(queue, Operation::Flush, &[], InFlight { tag, pages }).map(|()| 0)
             }
             Wanted::Discard { offset, len } => {

@@ -68,8 +68,6 @@ pub struct Refused<V> {
 /// A command that the controller has, and what is needed to offer it again.
 struct InFlight<V> {
     command: Command,
-    /// Contents of its list of pages, or its range.
-    list: ArrayVec<u8, LIST>,
     value: V,
     offers: u8,
 }
@@ -79,6 +77,8 @@ struct Slot<V> {
     /// Upper half of the identifier of the slot's next command: so a completion of the one before
     /// is not taken for one of this.
     use_count: u8,
+    /// Contents of the command's list of pages, or its range.
+    list: ArrayVec<u8, LIST>,
     in_flight: Option<InFlight<V>>,
 }
 
@@ -89,6 +89,8 @@ pub struct Queue<M, V> {
     base: Address,
     entries: u16,
     slots: Vec<Slot<V>>,
+    /// Slots without a command, a bit each.
+    free: u128,
     used: usize,
     /// Place of the next command, and what the controller was told of it.
     tail: u16,
@@ -118,6 +120,13 @@ const fn ring(entries: u16, bytes: u64) -> u64 {
     (entries as u64 * bytes).next_multiple_of(PAGE as u64)
 }
 
+/// A number with so many bits set, from the lowest on.
+fn all_of(count: usize) -> u128 {
+    u128::MAX
+        .checked_shr(u128::BITS - count as u32)
+        .unwrap_or(0)
+}
+
 impl<M: Memory, V> Queue<M, V> {
     /// Entries of a queue, at most: identifiers hold a slot in 8 bits, and none is all ones.
     pub const MAX_ENTRIES: u16 = 128;
@@ -138,6 +147,7 @@ impl<M: Memory, V> Queue<M, V> {
         slots.try_reserve_exact(len).ok()?;
         slots.resize_with(len, || Slot {
             use_count: 0,
+            list: ArrayVec::new(),
             in_flight: None,
         });
         let is_whole = base.number().is_multiple_of(PAGE as u64);
@@ -149,6 +159,7 @@ impl<M: Memory, V> Queue<M, V> {
             memory,
             base,
             entries,
+            free: all_of(slots.len()),
             slots,
             used: 0,
             tail: 0,
@@ -223,16 +234,17 @@ impl<M: Memory, V> Queue<M, V> {
         {
             return refuse(value, Refusal::TooLarge);
         }
-        let Some(slot) = self.slots.iter().position(|it| it.in_flight.is_none()) else {
+        if self.free == 0 {
             return refuse(value, Refusal::Full);
-        };
-        let (place, list) = self.place(slot, data);
+        }
+        let slot = self.free.trailing_zeros() as usize;
+        self.free &= self.free - 1;
+        let place = self.place(slot, data);
         let entry = &mut self.slots[slot];
         let id = u16::from(entry.use_count) << 8 | slot as u16;
         entry.use_count = entry.use_count.wrapping_add(1);
         entry.in_flight = Some(InFlight {
             command: command.complete(id, place),
-            list,
             value,
             offers: 0,
         });
@@ -241,25 +253,28 @@ impl<M: Memory, V> Queue<M, V> {
         Ok(())
     }
 
-    /// The place of a command's data, and what its list holds.
-    fn place(&self, slot: usize, data: Data<'_>) -> (Place, ArrayVec<u8, LIST>) {
-        let none = Address::new(0);
-        let mut list = ArrayVec::new();
+    /// The place of a command's data; fills the slot's list.
+    fn place(&mut self, slot: usize, data: Data<'_>) -> Place {
+        let (at, none) = (self.list(slot), Address::new(0));
+        let list = &mut self.slots[slot].list;
+        list.clear();
         let pages = match data {
             Data::None => &[],
             Data::Pages(pages) => pages,
             Data::Blocks { pages, bytes } => {
-                if let Some(descriptor) = self.place_by_runs(slot, pages, bytes, &mut list) {
-                    return (Place::Runs(descriptor), list);
+                if self.takes_runs
+                    && let Some(descriptor) = place_by_runs(at, pages, bytes, list)
+                {
+                    return Place::Runs(descriptor);
                 }
                 pages
             }
             Data::Range { first, count } => {
                 list.extend(range(first, count));
-                return (Place::Pages([self.list(slot), none]), list);
+                return Place::Pages([at, none]);
             }
         };
-        let places = match pages {
+        Place::Pages(match pages {
             [] => [none; 2],
             [page] => [*page, none],
             [first, second] => [*first, *second],
@@ -267,34 +282,9 @@ impl<M: Memory, V> Queue<M, V> {
                 for page in rest {
                     list.extend(page.number().to_le_bytes());
                 }
-                [*first, self.list(slot)]
+                [*first, at]
             }
-        };
-        (Place::Pages(places), list)
-    }
-
-    /// The place of data by its runs, if the controller takes that and it is shorter than by pages.
-    fn place_by_runs(
-        &self,
-        slot: usize,
-        pages: &[Address],
-        bytes: usize,
-        list: &mut ArrayVec<u8, LIST>,
-    ) -> Option<Descriptor> {
-        if !self.takes_runs || pages.len() <= 2 {
-            return None;
-        }
-        let count = runs(pages, bytes).count();
-        let mut runs = runs(pages, bytes).map(Descriptor::data);
-        if count == 1 {
-            return runs.next();
-        }
-        let len = count * Descriptor::BYTES;
-        if len > (pages.len() - 1) * 8 {
-            return None;
-        }
-        runs.for_each(|run| list.extend(run.0));
-        Some(Descriptor::last_segment(self.list(slot), len))
+        })
     }
 
     /// Has blocks told by runs: the controller says that it takes them.
@@ -304,16 +294,20 @@ impl<M: Memory, V> Queue<M, V> {
 
     /// Writes a slot's command into the ring. There is room: it has more entries than slots.
     fn offer(&mut self, slot: usize) {
-        let list = self.list(slot);
+        let place = self.list(slot);
         let at = self.base.plus(u64::from(self.tail) * Command::BYTES as u64);
-        let Some(command) = &mut self.slots[slot].in_flight else {
+        let Slot {
+            list, in_flight, ..
+        } = &mut self.slots[slot];
+        let Some(command) = in_flight else {
             return;
         };
         command.offers += 1;
-        let written = self
-            .memory
-            .write(list, &command.list)
-            .and_then(|()| self.memory.write(at, command.command.bytes()));
+        let listed = match list.is_empty() {
+            true => Ok(()),
+            false => self.memory.write(place, list),
+        };
+        let written = listed.and_then(|()| self.memory.write(at, command.command.bytes()));
         if written.is_err() {
             self.broken = Some(Rule::Memory);
             return;
@@ -360,6 +354,7 @@ impl<M: Memory, V> Queue<M, V> {
         let done = slot
             .and_then(|slot| slot.in_flight.take_if(|it| it.command.id() == id))
             .ok_or(Rule::Id(id))?;
+        self.free |= 1 << (id & 0xff);
         self.used -= 1;
         self.head += 1;
         if self.head == self.entries {
@@ -425,6 +420,7 @@ impl<M: Memory, V> Queue<M, V> {
         for slot in 0..self.slots.len() {
             let in_flight = &mut self.slots[slot].in_flight;
             if let Some(over) = in_flight.take_if(|command| command.offers >= OFFERS) {
+                self.free |= 1 << slot;
                 self.used -= 1;
                 ended(Completion {
                     value: over.value,
@@ -440,6 +436,7 @@ impl<M: Memory, V> Queue<M, V> {
     pub(crate) fn give_up(&mut self, mut ended: impl FnMut(Completion<V>)) {
         self.is_gone = true;
         self.broken = None;
+        self.free = all_of(self.slots.len());
         self.used = 0;
         for command in self.slots.iter_mut().filter_map(|it| it.in_flight.take()) {
             ended(Completion {
@@ -449,4 +446,27 @@ impl<M: Memory, V> Queue<M, V> {
             });
         }
     }
+}
+
+/// The place of data by its runs, if that is shorter than by pages; `list` is at `at`, and empty.
+fn place_by_runs(
+    at: Address,
+    pages: &[Address],
+    bytes: usize,
+    list: &mut ArrayVec<u8, LIST>,
+) -> Option<Descriptor> {
+    if pages.len() <= 2 {
+        return None;
+    }
+    let count = runs(pages, bytes).count();
+    let mut runs = runs(pages, bytes).map(Descriptor::data);
+    if count == 1 {
+        return runs.next();
+    }
+    let len = count * Descriptor::BYTES;
+    if len > (pages.len() - 1) * 8 {
+        return None;
+    }
+    runs.for_each(|run| list.extend(run.0));
+    Some(Descriptor::last_segment(at, len))
 }

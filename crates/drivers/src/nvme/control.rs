@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Attached, Device, NvmeDisk, Part, Parts, Queues, Shared, submit};
 use crate::gate::Close;
-use crate::lanes::{Lent, MAX_PIECES, NotOffered, Tag};
+use crate::lanes::{Lent, MAX_PIECES, NotOffered, PartPages, Tag};
 
 /// Requests of Linux' `nvme_ioctl.h`.
 mod request {
@@ -167,11 +167,19 @@ impl Buffer {
         Ok(())
     }
 
-    /// Lends all pages.
-    fn lend<L: Lent>(&self) -> (ArrayVec<L, MAX_PIECES>, ArrayVec<Address, MAX_PIECES>) {
-        let lent: ArrayVec<L, MAX_PIECES> = self.0.iter().map(L::lend).collect();
-        let places = lent.iter().map(Lent::address).collect();
-        (lent, places)
+    /// Lends all pages; `None` without memory for their list.
+    fn lend<L: Lent>(&self) -> Option<(PartPages<L>, ArrayVec<Address, MAX_PIECES>)> {
+        let (mut lent, mut places) = (PartPages::default(), ArrayVec::new());
+        for page in &self.0 {
+            if !lent.has_room() {
+                lent.into_iter().for_each(Lent::completed);
+                return None;
+            }
+            let page = L::lend(page);
+            places.push(page.address());
+            lent.push(page);
+        }
+        Some((lent, places))
     }
 }
 
@@ -264,7 +272,7 @@ fn pass_admin<P: Parts>(
 ) -> Result<Answer, Errno> {
     let device = lanes.hardware();
     let _one = device.passing.lock();
-    let (lent, places) = buffer.lend::<P::Lent>();
+    let (lent, places) = buffer.lend::<P::Lent>().ok_or(Errno::ENOMEM)?;
     let given = device
         .controller
         .pass(&mut device.admin.lock(), plan, &places);
@@ -284,7 +292,8 @@ fn pass_admin<P: Parts>(
 fn pass_nvm<P: Parts>(lanes: &Queues<P>, plan: &Plan, buffer: &Buffer) -> Result<Answer, Errno> {
     let note = Arc::new(Note::default());
     let outcome = lanes.run(|queue, tag: Tag| -> Result<(), NotOffered> {
-        let (pages, places) = buffer.lend::<P::Lent>();
+        let no_memory = NotOffered::Over(Err(Errno::ENOMEM));
+        let (pages, places) = buffer.lend::<P::Lent>().ok_or(no_memory)?;
         let mut value = Part::new(tag, pages);
         value.note = Some(note.clone());
         submit(queue, plan.command(), Data::Pages(&places), value)
