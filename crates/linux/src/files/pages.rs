@@ -33,26 +33,25 @@ impl Transfer {
     }
 }
 
-/// The pages of `len` bytes of the caller's buffers from `done` on; `None` if they are not whole
-/// pages, or may not be lent.
+/// Adds the pages of `len` bytes of the caller's buffers from `done` on to those that are lent;
+/// `None` if they are not whole pages, or may not be lent.
 fn lend(
     space: &AddressSpace,
     buffers: &[UserBuf],
-    done: usize,
-    len: usize,
+    (done, len): (usize, usize),
     access: AccessKind,
-) -> Option<LentPages> {
-    let mut lent = LentPages::default();
+    lent: &mut LentPages,
+) -> Option<()> {
     let lent_all = for_each_segment(buffers, done, len, |addr, range| {
         let len = range.len();
         let is_whole = addr.page_offset() == 0 && len.is_multiple_of(PAGE_SIZE);
-        if is_whole && space.lend(addr.raw(), len, access, &mut lent) {
+        if is_whole && space.lend(addr.raw(), len, access, lent) {
             Ok(())
         } else {
             Err(Errno::EFAULT)
         }
     });
-    lent_all.is_ok().then_some(lent)
+    lent_all.ok()
 }
 
 /// Bytes of the next part: whole pages, as many as a request has.
@@ -73,7 +72,8 @@ pub(super) fn read_direct(
 ) -> Option<Transfer> {
     let len = part_len(wanted - done)?;
     let space = task.process().space()?;
-    let lent = lend(&space, buffers, done, len, AccessKind::Write)?;
+    let mut lent = LentPages::default();
+    lend(&space, buffers, (done, len), AccessKind::Write, &mut lent)?;
     let at = offset.map(|offset| offset + done as u64);
     let outcome = file.read_pages(at, &lent)?.and_then(|n| {
         let delivered = deliver(&space, buffers, done, &lent, n);
@@ -176,7 +176,8 @@ pub(super) fn write_direct(
 ) -> Option<Transfer> {
     let len = part_len(wanted - done)?;
     let space = task.process().space()?;
-    let lent = lend(&space, buffers, done, len, AccessKind::Read)?;
+    let mut lent = LentPages::default();
+    lend(&space, buffers, (done, len), AccessKind::Read, &mut lent)?;
     let at = offset.map(|offset| offset + done as u64);
     let outcome = file.write_pages(at, &lent)?;
     Some(Transfer { len, outcome })
