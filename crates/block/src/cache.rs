@@ -606,15 +606,14 @@ fn transfer(first: u64, pages: &[Page], capacity: u64) -> Transfer<'_> {
 impl Cached {
     /// Makes it dirty; whether it is one more that is not as on the device.
     fn mark_dirty(&mut self) -> bool {
-        let now = task::now_ns();
         match &mut self.state {
             State::Dirty(_) => false,
             State::Writing(again) => {
-                *again = again.or(Some(now));
+                again.get_or_insert_with(task::now_ns);
                 false
             }
             State::Clean | State::Filling => {
-                self.state = State::Dirty(now);
+                self.state = State::Dirty(task::now_ns());
                 true
             }
         }
