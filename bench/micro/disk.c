@@ -275,6 +275,16 @@ static void ext4_fsync(void)
     MEASURE_DISK(whole(sys4(SYS_pwrite64, fd, (long)bytes, BLOCK, 0)) | sys3(SYS_fsync, fd, 0, 0), );
 }
 
+/* Makes a file longer by a page, and has it on the medium. */
+static void ext4_append(void)
+{
+    mount_ext4();
+    char *bytes = buffer();
+    const int fd = CHECK(open("appended", O_WRONLY | O_CREAT | O_TRUNC, 0644));
+    MEASURE_DISK(whole(sys4(SYS_pwrite64, fd, (long)bytes, BLOCK, n * BLOCK)) | sys3(SYS_fsync, fd, 0, 0),
+                 CHECK(ftruncate(fd, 0)));
+}
+
 /* Mounts the file system and takes it away again. */
 static void ext4_mount(void)
 {
@@ -355,6 +365,7 @@ const struct metric disk_metrics[] = {
     {"disk-ext4-unlink", ext4_unlink},
     {"disk-ext4-rename", ext4_rename},
     {"disk-ext4-fsync", ext4_fsync},
+    {"disk-ext4-append", ext4_append},
     {"disk-ext4-mount", ext4_mount},
     {"disk-ext4-untar", ext4_untar},
     {0},

@@ -289,6 +289,7 @@ const DISK: &[Metric] = &[
     disk("disk-ext4-unlink", 0.5),
     disk("disk-ext4-rename", 0.5),
     disk("disk-ext4-fsync", 0.5),
+    disk("disk-ext4-append", 0.5),
     disk("disk-ext4-mount", 0.5),
     disk("disk-ext4-untar", 0.5),
 ];
