@@ -32,6 +32,7 @@ mod power_cuts;
 mod program_cuts;
 mod programs;
 mod python;
+mod replays;
 mod resize;
 mod restart;
 mod scheduler;

@@ -1,20 +1,18 @@
 //! Power cuts under Debian's sqlite3 and git, which write to ext4 in a machine: what they were
 //! promised is there, and they find nothing wrong with it (`docs/ext4.md`).
 
-use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use disk_tests::log;
 use disk_tests::power_cut::cut::{Cache, Judge, Recorded};
 use disk_tests::power_cut::mark::Mark;
 
-use super::{images, modules};
+use super::{images, replays};
 use crate::cleanup::Directory;
 use crate::test::{Check, Setting};
-use crate::vm::{Addition, Ending, Kernel, Machine};
+use crate::vm::{Addition, Kernel, Machine};
 use crate::{packages, rootfs};
 
 /// Bytes of the file system.
@@ -22,8 +20,6 @@ const SIZE: u64 = 48 << 20;
 const BLOCK: usize = 4096;
 /// Writers: a database with a journal that is deleted, one with a log, a repository.
 const WRITERS: usize = 3;
-/// Disks of one machine that looks at them.
-const DISKS: usize = 12;
 
 /// The writers, in Debian's root with the disk on `/mnt`: `$1` steps each. A mark says that a
 /// step is done (`disk_tests::power_cut::mark`), and is on the disk before the next one begins. Who
@@ -81,12 +77,12 @@ fi
 
 /// Some cuts, for every day.
 pub fn short(setting: &Setting) -> Result<Vec<Check>> {
-    run(setting, 12, DISKS as u64)
+    run(setting, 12, replays::DISKS as u64)
 }
 
 /// Hundreds of cuts.
 pub fn long(setting: &Setting) -> Result<Vec<Check>> {
-    run(setting, 60, 40 * DISKS as u64)
+    run(setting, 60, 40 * replays::DISKS as u64)
 }
 
 /// File systems after cuts, and what the writers were promised of each.
@@ -104,8 +100,10 @@ impl Judge for Cuts<'_> {
         Ok(())
     }
 
-    fn look(&mut self, image: &[u8], turn: u64) -> Result<bool> {
-        let path = self.directory.join(&format!("cut{turn}"));
+    fn look(&mut self, image: &[u8], _turn: u64) -> Result<bool> {
+        let path = self
+            .directory
+            .join(&format!("cut{}.img", self.images.len()));
         fs::write(&path, image)?;
         self.images.push((path, self.promised));
         // It is looked at later.
@@ -115,148 +113,144 @@ impl Judge for Cuts<'_> {
 
 fn run(setting: &Setting, steps: u64, cuts: u64) -> Result<Vec<Check>> {
     let directory = Directory::create().context("cannot make a temporary directory")?;
-    let tree = directory.join("tree");
-    fs::create_dir(&tree)?;
-    let image = images::empty(&directory, "file-system", SIZE)?;
-    images::mke2fs(&image, &["-b", "4096"], &tree)?;
-    let start = images::partitioned(&image)?;
-    let (disk, log) = (directory.join("disk"), directory.join("log"));
-    fs::write(&disk, &start)?;
-    fs::write(&log, [])?;
-    let mut machine = machine(setting, 120 + steps * 10)?;
-    images::attach_logged(&mut machine.hardware, &disk, &log);
-    let script = format!("{}\nchroot /d bash /write {steps}", mounting("/dev/vda2"));
-    let written = collect(&mut machine, &script, WRITE, "/write").and_then(|said| {
-        ensure!(said.trim() == "done", "it printed {said:?}");
-        Ok(format!("{steps} steps each"))
-    });
-    let is_written = written.is_ok();
-    let mut checks = vec![Check::new(
-        "databases and a repository are written",
-        written,
-    )];
-    if !is_written {
-        return Ok(checks);
-    }
-    let recorded = fs::read(&log)?;
-    let recorded = Recorded {
-        start: &start,
-        log: &log::parse(&recorded)?,
-        marks: images::FIRST..images::SECOND,
-        file_system: images::SECOND..images::SECOND + SIZE,
-        block: BLOCK,
-        seed: 1,
-    };
+    let mut checks = Vec::new();
     let mut found = Cuts {
         directory: &directory,
         promised: [0; WRITERS],
         images: Vec::new(),
     };
-    let tried = recorded.judge(cuts, Cache::Flushed, &mut found)?;
+    let mut windows = [0; 2];
+    // One that Linux wrote for two that we wrote.
+    for (kernel, cuts) in replays::kernels(setting)?
+        .iter()
+        .zip([cuts - cuts / 3, cuts / 3])
+    {
+        let who = match kernel {
+            Kernel::Linux(_) => "Linux",
+            _ => "Skerry",
+        };
+        let what = format!("databases and a repository are written under {who}");
+        let (start, log) = match write(setting, kernel, &directory, steps) {
+            Ok(recorded) => recorded,
+            Err(error) => {
+                checks.push(Check::new(what, Err(error)));
+                return Ok(checks);
+            }
+        };
+        checks.push(Check::new(what, Ok(format!("{steps} steps each"))));
+        let recorded = Recorded {
+            start: &start,
+            log: &log::parse(&log)?,
+            marks: images::FIRST..images::SECOND,
+            file_system: images::SECOND..images::SECOND + SIZE,
+            block: BLOCK,
+            seed: 1,
+        };
+        found.promised = [0; WRITERS];
+        let tried = recorded.judge(cuts, Cache::Flushed, &mut found)?;
+        windows[0] += tried.windows[0];
+        windows[1] += tried.windows[1];
+    }
     let mut all = Ok([0; WRITERS]);
-    for images in found.images.chunks(DISKS) {
+    for images in found.images.chunks(replays::DISKS) {
         all = all.and_then(|before: [u64; WRITERS]| {
             let more = look(setting, images)?;
             Ok([0, 1, 2].map(|writer| before[writer] + more[writer]))
         });
     }
     let told = all.map(|[delete, wal, git]| {
-        let [looked_at, windows] = tried.windows;
+        let [looked_at, windows] = windows;
         format!(
             "{} cuts in {looked_at} of {windows} windows between flushes; {delete} and {wal} rows, \
              {git} commits found",
-            tried.cuts
+            found.images.len()
         )
     });
     checks.push(Check::new(
-        "after power cuts they are whole, and have what was promised",
+        "after power cuts they are whole under each kernel, and have what was promised",
         told,
     ));
     Ok(checks)
 }
 
-fn machine(setting: &Setting, seconds: u64) -> Result<Machine> {
-    let mut machine = setting.machine("all");
-    machine.timeout = Some(Duration::from_secs(seconds));
+/// Has a machine of this kernel write until all steps are done; the disk before, and the log of
+/// what was written.
+fn write(
+    setting: &Setting,
+    kernel: &Kernel,
+    directory: &Directory,
+    steps: u64,
+) -> Result<(Vec<u8>, Vec<u8>)> {
+    let tree = directory.join("tree");
+    fs::create_dir_all(&tree)?;
+    let image = images::empty(directory, "file-system", SIZE)?;
+    images::mke2fs(&image, &["-b", "4096"], &tree)?;
+    let start = images::partitioned(&image)?;
+    let (disk, log) = (directory.join("disk"), directory.join("log"));
+    fs::write(&disk, &start)?;
+    fs::write(&log, [])?;
+    let mut machine = replays::machine(setting, kernel, "all", 120 + steps * 10)?;
+    add_programs(&mut machine)?;
+    images::attach_logged(&mut machine.hardware, &disk, &log);
+    let script = format!(
+        "{}{}mount -t ext4 /dev/vda2 /d/mnt && chroot /d bash /write {steps}",
+        replays::LOAD,
+        debian("/write", WRITE)
+    );
+    let said = replays::output_of(&mut machine, &script)?;
+    ensure!(said.trim() == "done", "it printed {said:?}");
+    Ok((start, fs::read(&log)?))
+}
+
+fn add_programs(machine: &mut Machine) -> Result<()> {
     machine.hardware.memory = "2G".into();
     machine.additions.push(Addition {
         host: rootfs::cached(&[packages::POWER_CUTS])?,
         guest: "/programs.tar".into(),
     });
-    if let Kernel::Linux(image) = &machine.kernel {
-        machine
-            .additions
-            .extend(modules::of(image, &images::MODULES)?);
-    }
-    Ok(machine)
+    Ok(())
 }
 
-/// Makes Debian's root in a machine, with a disk on `/mnt`.
-fn mounting(disk: &str) -> String {
+/// Makes Debian's root in `/d` of a machine, with a script in it.
+fn debian(name: &str, script: &str) -> String {
     format!(
-        "for module in /modules/*.ko; do [ ! -e $module ] || insmod $module; done
-         mkdir -p /d/mnt /d/tmp && tar -xf /programs.tar -C /d || exit 1
+        "mkdir -p /d/mnt /d/tmp && tar -xf /programs.tar -C /d || exit 1
          for dir in proc dev; do mount -o bind /$dir /d/$dir; done
-         mount -t ext4 {disk} /d/mnt || exit 1"
+         cat > /d{name} <<'END OF SCRIPT'\n{script}\nEND OF SCRIPT\n"
     )
 }
 
-/// Runs a script in a machine, beside one for Debian's root; what it printed.
-fn collect(machine: &mut Machine, script: &str, inner: &str, name: &str) -> Result<String> {
-    let put = format!("cat > /d{name} <<'END OF SCRIPT'\n{inner}\nEND OF SCRIPT\n");
-    let (first, rest) = script.split_once("\nchroot").context("no chroot")?;
-    let script = format!("{first}\n{put}\nchroot{rest}");
-    machine.command = ["sh", "-c", &script].map(OsString::from).into();
-    let ran = machine.run_collected()?;
-    ensure!(
-        ran.ending == Ending::Exited(0),
-        "{:?}: {}{}",
-        ran.ending,
-        ran.output,
-        ran.complaints
-    );
-    Ok(ran.output)
-}
-
-/// Has a machine mount file systems after cuts, and the programs look at what is theirs. Returns
-/// how many steps of each writer were found.
+/// Has machines mount file systems after cuts, and the programs look at what is theirs. Returns
+/// how many steps of each writer the kernel under test found.
 fn look(setting: &Setting, images: &[(PathBuf, [u64; WRITERS])]) -> Result<[u64; WRITERS]> {
-    let mut machine = machine(setting, 120 + 20 * images.len() as u64)?;
-    for (path, _) in images {
-        let drive = format!("format=raw,file={}", path.display());
-        images::attach(&mut machine.hardware, &drive);
-    }
-    let names: Vec<_> = (0..images.len())
-        .map(|n| (b'a' + n as u8) as char)
-        .collect();
-    let mut script = mounting("/dev/vda");
-    script += "\nchroot /d bash /look || exit 1; umount /d/mnt || exit 1";
-    for name in &names[1..] {
-        script += &format!(
-            "\nmount -t ext4 /dev/vd{name} /d/mnt && chroot /d bash /look && umount /d/mnt || exit 1"
-        );
-    }
-    let said = collect(&mut machine, &script, LOOK, "/look")?;
-    let lines: Vec<&str> = said.lines().collect();
-    ensure!(lines.len() == WRITERS * images.len(), "it printed {said:?}");
-    let mut found = [0; WRITERS];
-    for (lines, (path, promised)) in lines.chunks(WRITERS).zip(images) {
-        for (writer, line) in lines.iter().enumerate() {
-            let steps = steps_of(line).filter(|steps| {
-                // The one that was being made may be there.
-                (promised[writer]..=promised[writer] + 1).contains(steps)
-            });
-            found[writer] += steps.with_context(|| {
-                format!(
-                    "{}: writer {writer} was promised {} steps, and there is {line:?}",
-                    path.display(),
-                    promised[writer]
-                )
-            })?;
+    let paths: Vec<&Path> = images.iter().map(|(path, _)| path.as_path()).collect();
+    let script = debian("/look", LOOK) + "own() { chroot /d bash /look; }\n";
+    let mut counts = Vec::new();
+    for seen in replays::look(setting, &paths, &add_programs, &script)? {
+        let mut found = [0; WRITERS];
+        for (seen, (path, promised)) in seen.iter().zip(images) {
+            ensure!(seen.said.len() == WRITERS, "it printed {:?}", seen.said);
+            for (writer, line) in seen.said.iter().enumerate() {
+                let steps = steps_of(line).filter(|steps| {
+                    // The one that was being made may be there.
+                    (promised[writer]..=promised[writer] + 1).contains(steps)
+                });
+                found[writer] += steps.with_context(|| {
+                    format!(
+                        "{}: writer {writer} was promised {} steps, and there is {line:?}",
+                        path.display(),
+                        promised[writer]
+                    )
+                })?;
+            }
         }
-        super::images::check(path, 0)?;
+        counts.push(found);
     }
-    Ok(found)
+    ensure!(
+        counts.iter().all(|found| *found == counts[0]),
+        "kernels found other steps: {counts:?}"
+    );
+    Ok(counts[0])
 }
 
 /// The number of steps that a line tells of, of a writer whose work is whole: as many as the number
