@@ -81,6 +81,7 @@ pub trait Judge {
 struct Promised<'a> {
     plans: Vec<Plan>,
     path: &'a Path,
+    seen: &'a mut dyn FnMut(u64, &[u8]) -> Result<()>,
 }
 
 impl Judge for Promised<'_> {
@@ -105,24 +106,34 @@ impl Judge for Promised<'_> {
     }
 
     fn look(&mut self, image: &[u8], turn: u64) -> Result<bool> {
-        look(image, &self.plans, turn, self.path)
+        let replayed = look(image, &self.plans, turn, self.path)?;
+        (self.seen)(turn, image)?;
+        Ok(replayed)
     }
 }
 
 impl Recorded<'_> {
     /// Cuts the power so many times, and looks at what is left of what [`Plan`]s were promised.
     ///
-    /// Images are written to `directory`; one with which something is wrong stays there.
+    /// Images are written to `directory`; one with which something is wrong stays there. The others
+    /// are shown to `seen`, as they were before the replay, with the number of those before.
     ///
     /// # Errors
     /// What is wrong, and where the image is.
-    pub fn cuts(&self, count: u64, cache: Cache, directory: &Path) -> Result<Tried> {
+    pub fn cuts(
+        &self,
+        count: u64,
+        cache: Cache,
+        directory: &Path,
+        seen: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<Tried> {
         let path = directory.join("cut.img");
         let mut promised = Promised {
             plans: (0..WRITERS.len())
                 .map(|writer| Plan::new(self.seed, writer))
                 .collect(),
             path: &path,
+            seen,
         };
         let tried = self
             .judge(count, cache, &mut promised)

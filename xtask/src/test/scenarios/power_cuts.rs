@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -11,7 +11,7 @@ use disk_tests::log;
 use disk_tests::power_cut::cut::{Cache, Recorded, Tried};
 use disk_tests::power_cut::plan::{DIRS, NOISE, WRITERS};
 
-use super::{images, modules};
+use super::{images, modules, replays};
 use crate::build;
 use crate::cleanup::Directory;
 use crate::test::{Check, Setting};
@@ -45,12 +45,12 @@ const UNFLUSHED_CUTS: u64 = 40;
 
 /// Some cuts, for every day.
 pub fn short(setting: &Setting) -> Result<Vec<Check>> {
-    run(setting, 25, 100)
+    run(setting, 25, 100, replays::DISKS)
 }
 
 /// Thousands of cuts.
 pub fn long(setting: &Setting) -> Result<Vec<Check>> {
-    run(setting, 200, 5000)
+    run(setting, 200, 5000, 10 * replays::DISKS)
 }
 
 fn number(variable: &str, usual: u64) -> Result<u64> {
@@ -62,7 +62,9 @@ fn number(variable: &str, usual: u64) -> Result<u64> {
     }
 }
 
-fn run(setting: &Setting, steps: u64, cuts: u64) -> Result<Vec<Check>> {
+/// Has writers do so many steps each, and cuts the power so many times; `mounted` of the images are
+/// looked at by kernels, too.
+fn run(setting: &Setting, steps: u64, cuts: u64, mounted: usize) -> Result<Vec<Check>> {
     let cuts = number("POWER_CUTS", cuts)?;
     let seed = number("POWER_CUTS_SEED", 1)?;
     let directory = Directory::create().context("cannot make a temporary directory")?;
@@ -82,35 +84,78 @@ fn run(setting: &Setting, steps: u64, cuts: u64) -> Result<Vec<Check>> {
         "writers are promised that their steps are done",
         write(machine, seed, steps),
     )];
+    let mut images: Vec<PathBuf> = Vec::new();
     for (layout, start, log) in &disks {
-        let log = fs::read(log)?;
-        let kept = setting.logs.join(format!("power-cut-{}", layout.block));
-        let look = |cuts, cache| {
-            let place = match cache {
-                Cache::Flushed => kept.clone(),
-                Cache::NeverFlushed => directory.join("unflushed"),
-            };
-            look(layout, start, &log, seed, cuts, cache, &place)
+        let cuts = cuts / LAYOUTS.len() as u64;
+        let each = cuts.div_ceil((mounted / LAYOUTS.len()) as u64).max(1);
+        let mut keep = |turn: u64, image: &[u8]| -> Result<()> {
+            if turn.is_multiple_of(each) {
+                let path = directory.join(&format!("cut-{}-{turn}.img", layout.block));
+                fs::write(&path, image)?;
+                images.push(path);
+            }
+            Ok(())
         };
+        let log = fs::read(log)?;
+        let recorded = Recorded {
+            start,
+            log: &log::parse(&log)?,
+            marks: images::FIRST..images::SECOND,
+            file_system: images::SECOND..images::SECOND + layout.len,
+            block: layout.block,
+            seed,
+        };
+        let kept = setting.logs.join(format!("power-cut-{}", layout.block));
         checks.push(Check::new(
             format!(
                 "after power cuts all that was promised is there ({})",
                 layout.name
             ),
-            look(cuts / LAYOUTS.len() as u64, Cache::Flushed).map(told),
+            look(
+                (&recorded, log.as_slice()),
+                cuts,
+                Cache::Flushed,
+                &kept,
+                &mut keep,
+            )
+            .map(told),
         ));
         checks.push(Check::new(
             format!(
                 "a disk that forgets what was flushed is noticed ({})",
                 layout.name
             ),
-            match look(UNFLUSHED_CUTS, Cache::NeverFlushed) {
+            match look(
+                (&recorded, log.as_slice()),
+                UNFLUSHED_CUTS,
+                Cache::NeverFlushed,
+                &directory.join("unflushed"),
+                &mut |_, _| Ok(()),
+            ) {
                 Ok(tried) => Err(anyhow!("not by {} cuts", tried.cuts)),
                 Err(_) => Ok(String::new()),
             },
         ));
     }
+    checks.push(Check::new(
+        "each kernel mounts what a cut left, and they see the same",
+        mount(setting, &images),
+    ));
     Ok(checks)
+}
+
+/// Whoever is shown images.
+type Seen<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
+
+/// Has kernels mount images and list what there is.
+fn mount(setting: &Setting, images: &[PathBuf]) -> Result<String> {
+    let mut lines = 0;
+    for images in images.chunks(replays::DISKS) {
+        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
+        let seen = replays::look(setting, &paths, &|_| Ok(()), "own() { :; }")?;
+        lines += seen[0].iter().map(|seen| seen.list.len()).sum::<usize>();
+    }
+    Ok(format!("{} images, {lines} lines", images.len()))
 }
 
 fn told(tried: Tried) -> String {
@@ -174,31 +219,21 @@ fn write(mut machine: Machine, seed: u64, steps: u64) -> Result<String> {
     Ok(format!("{done} steps"))
 }
 
-/// Cuts the power of a disk. If something is wrong the disk, its log and the image are kept in the
-/// directory `kept`.
+/// Cuts the power of a disk, and shows the images to `seen`. If something is wrong the disk, its
+/// log and the image are kept in the directory `kept`.
 fn look(
-    layout: &Layout,
-    start: &[u8],
-    log: &[u8],
-    seed: u64,
+    (recorded, log): (&Recorded<'_>, &[u8]),
     cuts: u64,
     cache: Cache,
     kept: &Path,
+    seen: &mut Seen<'_>,
 ) -> Result<Tried> {
-    let recorded = Recorded {
-        start,
-        log: &log::parse(log)?,
-        marks: images::FIRST..images::SECOND,
-        file_system: images::SECOND..images::SECOND + layout.len,
-        block: layout.block,
-        seed,
-    };
     fs::create_dir_all(kept)?;
-    let tried = recorded.cuts(cuts, cache, kept);
+    let tried = recorded.cuts(cuts, cache, kept, seen);
     if tried.is_ok() {
         fs::remove_dir_all(kept)?;
     } else {
-        fs::write(kept.join("start"), start)?;
+        fs::write(kept.join("start"), recorded.start)?;
         fs::write(kept.join("log"), log)?;
     }
     tried
