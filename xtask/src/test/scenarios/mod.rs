@@ -409,6 +409,11 @@ pub fn tests() -> Vec<Test> {
             run: program_cuts::long,
         },
         Test {
+            name: "long/server-cuts",
+            place: AnyMachine,
+            run: program_cuts::server,
+        },
+        Test {
             name: "long/scheduler",
             place: SkerryMachine,
             run: scheduler::long,
