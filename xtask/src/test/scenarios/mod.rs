@@ -24,6 +24,7 @@ mod networks;
 mod nginx;
 pub mod nvme;
 mod observe;
+mod page_cache;
 mod partitions;
 mod pause;
 mod perturbed;
@@ -222,6 +223,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/program-cuts",
             place: AnyMachine,
             run: program_cuts::short,
+        },
+        Test {
+            name: "machine/page-cache",
+            place: AnyMachine,
+            run: page_cache::run,
         },
         Test {
             name: "machine/wire",
