@@ -80,6 +80,7 @@ fn main() -> Result<()> {
             fs::create_dir_all(PLACE)?;
             failing_writes(&disk)?;
             failing_reads(&disk)?;
+            failing_once(&disk)?;
             failing_flushes(&disk)?;
             failing_journal(&disk)?;
             gone(&disk)
@@ -166,6 +167,34 @@ fn failing_reads(disk: &Disk) -> Result<()> {
     disk.next("it can be read again")?;
     tell("read", file.read_exact_at(&mut all, 0));
     println!("same: {}", all == filled(2, 0, all.len() as u64));
+    Ok(())
+}
+
+fn failing_once(disk: &Disk) -> Result<()> {
+    let file = read_write(DATA)?;
+    let bytes = filled(5, 0, PAGE as u64);
+    disk.next("a page of a file cannot be written, once")?;
+    tell("write", file.write_all_at(&bytes, BAD * PAGE as u64));
+    tell("fsync", file.sync_all());
+    tell("the same again", file.sync_all());
+    tell("write", file.write_all_at(&bytes, BAD * PAGE as u64));
+    tell("fsync", file.sync_all());
+    drop_caches()?;
+    let mut found = vec![0; PAGE];
+    tell("read", file.read_exact_at(&mut found, BAD * PAGE as u64));
+    println!("same: {}", found == bytes);
+
+    disk.next("a page of a file cannot be read, once")?;
+    drop_caches()?;
+    let direct = open_direct(Path::new(READ))?;
+    let mut buffer = Vec::new();
+    let bytes = aligned(&mut buffer, PAGE as u64, DIRECT_BLOCK);
+    for _ in 0..2 {
+        tell(
+            "direct read",
+            direct.read_exact_at(bytes, BAD * PAGE as u64),
+        );
+    }
     Ok(())
 }
 

@@ -21,16 +21,22 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 64;
 const BAD: u64 = 10;
 
-/// A failure of a state: kind of request, and the file whose page [`BAD`] it is, or all.
+/// A failure of a state: kind of request, and the file whose page [`BAD`] it is, or all. A kind
+/// that ends with [`ONCE`] fails the first time only.
 type Failure = (&'static str, Option<&'static str>);
 
+/// What the kind of request is followed by, if it is not to fail again.
+const ONCE: &str = " once";
+
 /// Failures in the states of the disk behind the first, in the order in which the program goes
-/// through them.
-const STATES: [&[Failure]; 11] = [
+/// through them; with an error once the disk holds again by itself.
+const STATES: [&[Failure]; 13] = [
     &[("write", Some("data"))],
     &[],
     &[("read", Some("read"))],
     &[],
+    &[("write once", Some("data"))],
+    &[("read once", Some("read"))],
     &[("flush", None)],
     &[],
     &[("write", None)],
@@ -62,11 +68,13 @@ fn drive(disk: &Path, image: &Path) -> Result<String> {
             ",set-state.{index}.event=pwritev_zero,set-state.{index}.state={old},\
              set-state.{index}.new_state={new}"
         )?;
-        let mut inject = |what: &str, sector: Option<u64>| -> Result<()> {
+        let mut inject = |settings: &[&str], sector: Option<u64>| -> Result<()> {
             let rule = format!("inject-error.{rules}");
             rules += 1;
-            let when = format!("{rule}.event=pwritev_zero,{rule}.state={old}");
-            write!(drive, ",{when},{rule}.{what}")?;
+            write!(drive, ",{rule}.event=pwritev_zero,{rule}.state={old}")?;
+            for setting in settings {
+                write!(drive, ",{rule}.{setting}")?;
+            }
             if let Some(sector) = sector {
                 write!(drive, ",{rule}.sector={sector}")?;
             }
@@ -74,11 +82,15 @@ fn drive(disk: &Path, image: &Path) -> Result<String> {
         };
         // A rule takes the place of those before.
         if failures.is_empty() {
-            inject("errno=0", None)?;
+            inject(&["errno=0"], None)?;
         }
         for (kind, file) in *failures {
             let sector = file.map(|file| sector(image, file)).transpose()?;
-            inject(&format!("iotype={kind}"), sector)?;
+            let (kind, once) = match kind.strip_suffix(ONCE) {
+                Some(kind) => (kind, "once=on"),
+                None => (*kind, "once=off"),
+            };
+            inject(&[&format!("iotype={kind}"), once], sector)?;
         }
     }
     Ok(drive)
