@@ -109,6 +109,19 @@ pub fn disk_tests() -> Result<Tools> {
     programs(&["disk-tests"], TESTS_PROFILE)
 }
 
+/// Builds the tests of file systems by others, `pjdfstest`, unless they are there.
+pub fn pjdfstest() -> Result<PathBuf> {
+    const VERSION: &str = "0.2.2";
+    let root = paths::target().join(format!("pjdfstest-{VERSION}"));
+    let program = root.join("bin/pjdfstest");
+    if !program.exists() {
+        let mut cargo = cargo();
+        cargo.args(["install", "--quiet", "--locked", "pjdfstest", "--version"]);
+        run(cargo.arg(format!("={VERSION}")).arg("--root").arg(&root))?;
+    }
+    Ok(program)
+}
+
 /// Builds the program that drives the tool at random.
 pub fn manage_program() -> Result<Tools> {
     programs(&["manage"], TESTS_PROFILE)

@@ -2,6 +2,7 @@
 
 mod boot;
 mod busybox;
+mod conformance;
 mod connections;
 mod debian;
 mod devices;
@@ -225,6 +226,11 @@ pub fn tests() -> Vec<Test> {
             run: program_cuts::short,
         },
         Test {
+            name: "machine/ext4-conformance",
+            place: AnyMachine,
+            run: conformance::short,
+        },
+        Test {
             name: "machine/page-cache",
             place: AnyMachine,
             run: page_cache::run,
@@ -418,6 +424,11 @@ pub fn tests() -> Vec<Test> {
             name: "long/server-cuts",
             place: AnyMachine,
             run: program_cuts::server,
+        },
+        Test {
+            name: "long/ext4-conformance",
+            place: AnyMachine,
+            run: conformance::long,
         },
         Test {
             name: "long/scheduler",
