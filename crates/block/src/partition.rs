@@ -5,6 +5,7 @@
 //! gives lies on the disk. Partitions may overlap, as on Linux: the table says so.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use abi::errno::Errno;
 
@@ -22,6 +23,40 @@ pub struct Partition {
     pub offset: u64,
     /// Number of bytes.
     pub len: u64,
+    /// Identity of the partition, wherever its disk is found.
+    pub identity: Identity,
+}
+
+/// Identity of a partition, which is shown as Linux and `blkid` show it (`PARTUUID`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// Of a GPT: the number of its entry, the first three fields with the least byte first.
+    Gpt([u8; 16]),
+    /// Of the older table: the disk's signature, and the partition's number.
+    Mbr {
+        /// Signature of the disk.
+        disk: u32,
+        /// Number of the partition.
+        number: u32,
+    },
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gpt(raw) => {
+                let (first, second) = (le32(raw, 0), le32(raw, 4));
+                let (low, high) = (second & 0xffff, second >> 16);
+                write!(f, "{first:08x}-{low:04x}-{high:04x}-")?;
+                for (index, byte) in raw.iter().enumerate().skip(8) {
+                    let dash = if index == 10 { "-" } else { "" };
+                    write!(f, "{dash}{byte:02x}")?;
+                }
+                Ok(())
+            }
+            Self::Mbr { disk, number } => write!(f, "{disk:08x}-{number:02x}"),
+        }
+    }
 }
 
 /// The disk that a table is read from.
@@ -47,6 +82,8 @@ const PROTECTIVE: u8 = 0xee;
 /// Logical partitions that are looked for, as on Linux: a chain may be a circle.
 const MAX_LOGICAL: u32 = 100;
 const FIRST_LOGICAL: u32 = 5;
+/// Place of the disk's signature in its first sector.
+const SIGNATURE: usize = 440;
 
 /// Reads the partition table of a disk: its partitions by number. A disk without a table has none.
 ///
@@ -69,12 +106,14 @@ pub fn scan(disk: &dyn Disk) -> Result<Vec<Partition>, Errno> {
         return Ok(found);
     }
     let block = disk.block_size();
+    let signature = le32(&sector, SIGNATURE);
     for (number, entry) in (1..).zip(entries) {
         if EXTENDED.contains(&entry.kind) {
-            logical_partitions(disk, u64::from(entry.first) * block, &mut found)?;
+            let container = u64::from(entry.first) * block;
+            logical_partitions(disk, signature, container, &mut found)?;
         } else if entry.kind != 0 {
-            let (offset, len) = entry.range(0, block);
-            add(disk, &mut found, number, offset, len)?;
+            let partition = entry.partition(number, signature, 0, block);
+            add(disk, &mut found, partition)?;
         }
     }
     found.sort_unstable_by_key(|partition| partition.number);
@@ -82,22 +121,12 @@ pub fn scan(disk: &dyn Disk) -> Result<Vec<Partition>, Errno> {
 }
 
 /// Adds what of a partition is on the disk.
-fn add(
-    disk: &dyn Disk,
-    found: &mut Vec<Partition>,
-    number: u32,
-    offset: u64,
-    len: u64,
-) -> Result<(), Errno> {
-    let len = len.min(disk.capacity().saturating_sub(offset));
-    if len == 0 || number > MAX_NUMBER {
+fn add(disk: &dyn Disk, found: &mut Vec<Partition>, mut partition: Partition) -> Result<(), Errno> {
+    let room = disk.capacity().saturating_sub(partition.offset);
+    partition.len = partition.len.min(room);
+    if partition.len == 0 || partition.number > MAX_NUMBER {
         return Ok(());
     }
-    let partition = Partition {
-        number,
-        offset,
-        len,
-    };
     fallible::push(found, partition)
 }
 
@@ -143,11 +172,27 @@ impl Entry {
             u64::from(self.blocks) * block,
         )
     }
+
+    /// The partition of that number of an entry that counts from `base`.
+    fn partition(&self, number: u32, signature: u32, base: u64, block: u64) -> Partition {
+        let (offset, len) = self.range(base, block);
+        let identity = Identity::Mbr {
+            disk: signature,
+            number,
+        };
+        Partition {
+            number,
+            offset,
+            len,
+            identity,
+        }
+    }
 }
 
 /// Follows the chain of logical partitions in the container at `container`.
 fn logical_partitions(
     disk: &dyn Disk,
+    signature: u32,
     container: u64,
     found: &mut Vec<Partition>,
 ) -> Result<(), Errno> {
@@ -165,8 +210,8 @@ fn logical_partitions(
         let is_link = |entry: &&Entry| EXTENDED.contains(&entry.kind) && entry.blocks > 0;
         for entry in &entries {
             if entry.kind != 0 && entry.blocks > 0 && !EXTENDED.contains(&entry.kind) {
-                let (offset, len) = entry.range(at, disk.block_size());
-                add(disk, found, number, offset, len)?;
+                let partition = entry.partition(number, signature, at, disk.block_size());
+                add(disk, found, partition)?;
                 number += 1;
             }
         }
@@ -274,8 +319,15 @@ impl Header {
             if entry[..16] == [0; 16] || !lies_in {
                 return Ok(());
             }
-            let (offset, len) = (first * block, (last - first + 1) * block);
-            add(disk, found, index + 1, offset, len)
+            let mut identity = [0; 16];
+            identity.copy_from_slice(&entry[16..32]);
+            let partition = Partition {
+                number: index + 1,
+                offset: first * block,
+                len: (last - first + 1) * block,
+                identity: Identity::Gpt(identity),
+            };
+            add(disk, found, partition)
         })
         .map(drop)
     }
@@ -303,6 +355,7 @@ fn crc32(sum: u32, bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::string::{String, ToString};
     use std::vec;
     use std::vec::Vec;
 
@@ -374,6 +427,11 @@ mod tests {
             image
         }
 
+        fn identities(&self) -> Vec<String> {
+            let found = scan(self).unwrap();
+            found.iter().map(|it| it.identity.to_string()).collect()
+        }
+
         fn found(&self) -> Vec<(u32, u64, u64)> {
             scan(self)
                 .unwrap()
@@ -402,6 +460,22 @@ mod tests {
             image.found(),
             [(1, 8, 100), (3, 4000, 96), (5, 1008, 200), (6, 2008, 300)]
         );
+    }
+
+    #[test]
+    fn identities_are_shown_as_linux_shows_them() {
+        let mut image = Image::new(4096);
+        image.entry(0, 1, 0x83, 8, 100);
+        image.entry(0, 3, 0x05, 1000, 3000);
+        image.entry(1000, 0, 0x83, 8, 200);
+        image.put(SIGNATURE, &0x12ab_34cd_u32.to_le_bytes());
+        assert_eq!(image.identities(), ["12ab34cd-02", "12ab34cd-05"]);
+        // An entry whose number `sgdisk` shows as 00010203-0405-0607-0809-0A0B0C0D0E0F.
+        let raw = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
+        let shown = Identity::Gpt(raw).to_string();
+        assert_eq!(shown, "00010203-0405-0607-0809-0a0b0c0d0e0f");
+        let gpt = Image::gpt(256, &[(40, 99)]).identities();
+        assert_eq!(gpt, ["00000000-0000-0000-0000-000000000000"]);
     }
 
     #[test]

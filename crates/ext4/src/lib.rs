@@ -75,7 +75,7 @@ pub use listing::Entry;
 pub use mount::{Ext4, Options, StatFs};
 pub use namei::{NewFile, NewKind, RenameMode, Renamed, Unlinked};
 pub use recovery::Recovery;
-pub use superblock::MountError;
+pub use superblock::{Identity, MountError};
 pub use time::Timestamp;
 pub use xattr::SetMode;
 

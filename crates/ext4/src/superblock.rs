@@ -218,6 +218,34 @@ pub struct Superblock {
     pub want_extra_isize: u16,
 }
 
+/// Names by which a file system is found, wherever its disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Number that nobody else has (`UUID`), in the order in which it is shown.
+    pub uuid: [u8; 16],
+    /// Name that somebody gave it (`LABEL`), zeros behind it.
+    pub label: [u8; 16],
+}
+
+impl Identity {
+    /// Place of the superblock on a disk.
+    pub const OFFSET: u64 = 1024;
+    /// Length of the superblock.
+    pub const BYTES: usize = SIZE;
+
+    /// Reads the names in a superblock, whether or not it can be mounted. `None`: it is none.
+    #[must_use]
+    pub fn parse(raw: &[u8; Self::BYTES]) -> Option<Self> {
+        if u16_at(raw, 0x38).ok()? != MAGIC {
+            return None;
+        }
+        Some(Self {
+            uuid: *part(raw, 0x68, 16).ok()?.first_chunk()?,
+            label: *part(raw, 0x78, 16).ok()?.first_chunk()?,
+        })
+    }
+}
+
 impl Superblock {
     /// Reads and checks a superblock of a device with so many bytes.
     pub fn parse(raw: &[u8], device_size: u64) -> core::result::Result<Self, MountError> {

@@ -4,6 +4,7 @@
 mod controllers;
 mod loop_control;
 mod loop_device;
+mod names;
 mod partitions;
 mod special;
 mod statistics;
@@ -18,6 +19,7 @@ pub use ::block::{SECTOR_SIZE, writeback};
 use abi::errno::Errno;
 pub use controllers::{NvmeController, controllers, register_controller, unregister_controller};
 pub use loop_control::register_standard;
+pub use names::DiskName;
 use partitions::Part;
 use special::OpenDisk;
 use statistics::CountedDevice;
@@ -198,6 +200,8 @@ impl Disk {
         }
         devfs::block_node(name, id, NODE_MODE)?;
         disks.insert(id, disk.clone());
+        drop(disks);
+        names::note_arrival();
         Ok(disk)
     }
 

@@ -3,7 +3,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use ::block::partition::{self, Partition};
+use ::block::partition::{self, Identity, Partition};
 use ::block::{BlockDevice, Limits, PageCache, Request};
 use abi::errno::Errno;
 use arrayvec::ArrayVec;
@@ -22,6 +22,8 @@ pub(super) struct Part {
     pub(super) number: u32,
     pub(super) offset: u64,
     pub(super) len: u64,
+    /// Identity of the partition, if a table has it.
+    pub(super) identity: Option<Identity>,
 }
 
 /// A partition as a device: a part of its disk.
@@ -149,9 +151,10 @@ impl Disk {
             number,
             offset,
             len,
+            identity,
         } in found
         {
-            self.add_partition(&mut partitions, number, offset, len)?;
+            self.add_partition(&mut partitions, number, (offset, len), Some(identity))?;
         }
         Ok(())
     }
@@ -161,8 +164,8 @@ impl Disk {
         self: &Arc<Self>,
         partitions: &mut Vec<Arc<Self>>,
         number: u32,
-        offset: u64,
-        len: u64,
+        (offset, len): (u64, u64),
+        identity: Option<Identity>,
     ) -> Result<()> {
         self.check_here()?;
         let device = PartDevice {
@@ -187,6 +190,7 @@ impl Disk {
             number,
             offset,
             len,
+            identity,
         };
         partitions.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let disk = Self::make(
@@ -243,7 +247,7 @@ impl Disk {
                 if meets(&partitions, (offset, len)) {
                     return Err(Errno::EBUSY);
                 }
-                self.add_partition(&mut partitions, number, offset, len)
+                self.add_partition(&mut partitions, number, (offset, len), None)
             }
             (ADD, Some(_)) => Err(Errno::EBUSY),
             (DELETE | RESIZE, None) => Err(Errno::ENXIO),
@@ -261,8 +265,10 @@ impl Disk {
                 if partitions[index].opener_count() > 0 {
                     return Err(Errno::EBUSY);
                 }
-                partitions.remove(index).forget();
-                self.add_partition(&mut partitions, number, offset, len)
+                let old = partitions.remove(index);
+                old.forget();
+                let identity = old.part.as_ref().and_then(|part| part.identity);
+                self.add_partition(&mut partitions, number, (offset, len), identity)
             }
             _ => Err(Errno::EINVAL),
         }

@@ -223,7 +223,7 @@ pub fn debugfs(image: &[u8], request: &str) -> Vec<u8> {
 /// A mounted disk.
 pub struct World {
     pub disk: Arc<MemoryDisk>,
-    id: DeviceId,
+    pub id: DeviceId,
     context: FsStruct,
     root: Cred,
 }

@@ -8,3 +8,4 @@ mod full;
 mod hostile;
 mod model;
 mod names;
+mod root_names;
