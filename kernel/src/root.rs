@@ -1,6 +1,7 @@
-//! The first file system: a RAM file system filled from the archive given at boot, with the
-//! kernel's own mounted in it.
+//! The root file system: a RAM file system filled from the archive given at boot, or that of a
+//! disk, with the kernel's own mounted in it.
 
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
@@ -12,6 +13,11 @@ use fs::mount::{self, FileSystem, Namespace, SuperBlock};
 use fs::path::LookupFlags;
 use fs::ramfs::{Options, RamFs};
 use fs::{Cred, FsStruct, Inode, NewInode, NewInodeKind, Path, Result, devfs};
+use guard::role;
+use linux::mount::root::RootDisk;
+
+/// Directory of devices.
+const DEVICES: &str = "/dev";
 
 /// Why there is no root file system.
 pub(crate) enum RootFsError {
@@ -28,6 +34,13 @@ pub(crate) enum RootFsError {
         unpacked: usize,
         all: usize,
     },
+}
+
+impl RootFsError {
+    /// Whether it is that of this directory.
+    fn is_of(&self, name: &str) -> bool {
+        matches!(self, Self::Directory { directory, .. } if *directory == name)
+    }
 }
 
 impl fmt::Display for RootFsError {
@@ -94,17 +107,47 @@ pub(crate) fn make_root_fs() -> core::result::Result<FsStruct, RootFsError> {
         .and_then(|()| fs::block::register_standard())
         .map_err(of("/dev"))?;
     let context = FsStruct::new(space);
+    for mounted in mount_kernel_file_systems(&context) {
+        mounted?;
+    }
+    Ok(context)
+}
+
+/// Makes the disk that the command line names the root, in place of the archive's files, whose
+/// memory is free then. `None`: it names none. A directory for a file system of the kernel's that
+/// the disk does not have costs a line in the log, but for that of devices, which has to be there.
+///
+/// # Errors
+/// Why the disk cannot be the root, and what would help.
+pub(crate) fn root_on_disk() -> core::result::Result<Option<FsStruct>, String> {
+    let Some(disk) = RootDisk::parse(role::cmdline())? else {
+        return Ok(None);
+    };
+    let context = FsStruct::new(disk.mount()?);
+    for mounted in mount_kernel_file_systems(&context) {
+        match mounted {
+            Ok(()) => {}
+            Err(error) if error.is_of(DEVICES) => return Err(format!("{error}")),
+            Err(error) => log::warn!("on the root file system: {error}: not mounted"),
+        }
+    }
+    Ok(Some(context))
+}
+
+/// Mounts the kernel's own file systems at their directories; tells of each how that went.
+fn mount_kernel_file_systems(
+    context: &FsStruct,
+) -> impl Iterator<Item = core::result::Result<(), RootFsError>> {
     let mounts: [(Arc<dyn FileSystem>, _, _); 5] = [
         (linux::procfs::ProcFs::new(), "/proc", "proc"),
         (linux::kernfs::sysfs::new(), "/sys", "sysfs"),
         (linux::kernfs::cgroup::new(), "/sys/fs/cgroup", "cgroup2"),
-        (devfs::filesystem(), "/dev", "devtmpfs"),
+        (devfs::filesystem(), DEVICES, "devtmpfs"),
         (fs::tty::pty::filesystem(), "/dev/pts", "devpts"),
     ];
-    for (fs, at, source) in mounts {
-        mount(&context, fs, at.as_bytes(), source).map_err(of(at))?;
-    }
-    Ok(context)
+    mounts
+        .into_iter()
+        .map(|(fs, at, source)| mount(context, fs, at.as_bytes(), source).map_err(of(at)))
 }
 
 fn make_directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
@@ -142,7 +185,9 @@ fn find(context: &FsStruct, name: &[u8]) -> Result<Path> {
 /// becomes that of its files, as they are made.
 fn unpack_initramfs(root: &Arc<dyn Inode>) -> core::result::Result<(), RootFsError> {
     let Some(mut archive) = guard::mem::take_initramfs() else {
-        log::warn!("no initial file system was given");
+        if role::cmdline_value("root").is_none() {
+            log::warn!("no initial file system was given");
+        }
         return Ok(());
     };
     let all = archive.rest().len();

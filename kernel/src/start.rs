@@ -1,5 +1,6 @@
 //! The first thread: what each role starts, and the first program.
 
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -12,6 +13,7 @@ use abi::live::Refusal;
 use fs::{Cred, File, FsStruct, OpenFlags, PATH_MAX};
 use guard::device::FunctionPlace;
 use guard::{Authority, BootToken, partition, role};
+use linux::mount::root;
 use linux::{Hooks, InitProgram};
 use pci::Address;
 use task::Group;
@@ -59,10 +61,10 @@ pub(crate) fn main(authority: Authority) {
         },
     );
     linux::procfs::apply_command_line();
-    let InitProcess { program, stdio } = if role::is_supervisor() {
-        init_supervisor(boot, &context)
+    let (InitProcess { program, stdio }, context) = if role::is_supervisor() {
+        init_supervisor(boot, context)
     } else {
-        init_instance(boot, &context)
+        init_instance(boot, context)
     };
 
     if let Err(error) = linux::spawn_init(&program, Arc::new(context), stdio) {
@@ -78,16 +80,19 @@ pub(crate) fn main(authority: Authority) {
 }
 
 /// Ends the instance, or panics on the supervisor, as process 1 ended with a status as shells show
-/// it.
+/// it. What an instance has written to the disk that is its root is there then.
 fn on_init_exit(status: i32) {
     if role::is_supervisor() {
         panic!("the first program ended, with status {status}");
     }
+    root::finish();
     guard::instance::exit(status as u32);
 }
 
-/// Registers the serial ports, disks and `/dev/skerry`; returns the supervisor's first program.
-fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
+/// Registers the serial ports, disks and `/dev/skerry`; returns the supervisor's first program, and
+/// the file system that it sees: that of a disk, or, if that cannot be had, the archive's, from
+/// which the machine can be repaired.
+fn init_supervisor(boot: BootToken, archive: FsStruct) -> (InitProcess, FsStruct) {
     const FRAMES_PER_MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
     let memory = guard::mem::stats();
     log::info!(
@@ -113,9 +118,22 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
         log::error!("no instances can be made: {error}");
     }
 
-    let path = role::cmdline_value("init").unwrap_or("/init");
-    let console = open_file(context, b"/dev/console")
-        .unwrap_or_else(|| open_file(context, b"/dev/null").expect("made at start"));
+    let asked = role::cmdline_value("init");
+    let on_disk = crate::root::root_on_disk().and_then(|disk| {
+        disk.map(|disk| Ok((first_program(&disk, asked)?, disk)))
+            .transpose()
+    });
+    let (path, context) = match on_disk {
+        Ok(None) => (asked.unwrap_or("/init"), archive),
+        Ok(Some(found)) => found,
+        Err(error) => {
+            log::error!("cannot use the root file system: {error}");
+            log::error!("the archive's /init runs in its place");
+            ("/init", archive)
+        }
+    };
+    let console = open_file(&context, b"/dev/console")
+        .unwrap_or_else(|| open_file(&context, b"/dev/null").expect("made at start"));
     let program = InitProgram {
         path: path.into(),
         args: vec![path.into()],
@@ -127,10 +145,27 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
         cwd: b"/".to_vec(),
         terminal: None,
     };
-    InitProcess {
-        program,
-        stdio: [console.clone(), console.clone(), console],
-    }
+    let stdio = [console.clone(), console.clone(), console];
+    (InitProcess { program, stdio }, context)
+}
+
+/// Path of the first program on a disk: the one that was asked for, or the first of those that
+/// Linux tries.
+///
+/// # Errors
+/// If there is none.
+fn first_program(context: &FsStruct, asked: Option<&'static str>) -> Result<&'static str, String> {
+    let programs = root::init_programs(asked);
+    let mut all = programs.iter().copied();
+    all.find(|path| exists(context, path.as_bytes()))
+        .ok_or_else(|| format!("there is no {} on it: give init=", programs.join(", ")))
+}
+
+fn exists(context: &FsStruct, file: &[u8]) -> bool {
+    context
+        .lookup_context(&Cred::root())
+        .lookup(file, fs::path::LookupFlags::empty())
+        .is_ok()
 }
 
 /// Starts the drivers of PCI functions (the machine's, or those that an instance was given), and of
@@ -183,8 +218,9 @@ pub(crate) fn open_file(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
     .ok()
 }
 
-/// Starts an instance's streams; returns the first program that it was created with.
-fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
+/// Starts an instance's streams; returns the first program that it was created with, and the file
+/// system that it sees, the archive's or that of a disk.
+fn init_instance(token: BootToken, archive: FsStruct) -> (InitProcess, FsStruct) {
     let boot = match Boot::parse(guard::instance::boot_blob()) {
         Ok(boot) => boot,
         Err(error) => {
@@ -199,9 +235,16 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
     guard::irq::set_doorbell_handler(&token, on_doorbell);
     guard::irq::set_peer_handler(&token, link::on_peer_doorbell);
     start_devices(&token);
+    let context = match crate::root::root_on_disk() {
+        Ok(disk) => disk.unwrap_or(archive),
+        Err(error) => {
+            log::error!("cannot use the root file system: {error}");
+            guard::instance::exit(125);
+        }
+    };
     let args: Vec<Vec<u8>> = boot.arguments().map(<[u8]>::to_vec).collect();
     let env: Vec<Vec<u8>> = boot.variables().map(<[u8]>::to_vec).collect();
-    let path = search_path(context, &args[0], &env);
+    let path = search_path(&context, &args[0], &env);
     // Before the supervisor is listened to: its first word may be the terminal's size.
     let terminal = (boot.flags & boot::FLAG_TERMINAL != 0).then(|| link::console().clone());
     let hooks = link::ControlHandlers {
@@ -224,21 +267,19 @@ fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
         panic!("no memory to listen to the supervisor");
     }
     let stdio = if terminal.is_some() {
-        let console = open_file(context, b"/dev/console").expect("the console was just made");
+        let console = open_file(&context, b"/dev/console").expect("the console was just made");
         [console.clone(), console.clone(), console]
     } else {
         [link::stdin(), link::stdout(), link::stderr()]
     };
-    InitProcess {
-        program: InitProgram {
-            path,
-            args,
-            env,
-            cwd: boot.cwd.into(),
-            terminal,
-        },
-        stdio,
-    }
+    let program = InitProgram {
+        path,
+        args,
+        env,
+        cwd: boot.cwd.into(),
+        terminal,
+    };
+    (InitProcess { program, stdio }, context)
 }
 
 /// Looks for the program's file in `PATH`, as a shell does.
@@ -250,17 +291,11 @@ pub(crate) fn search_path(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> V
         .iter()
         .find_map(|variable| variable.strip_prefix(b"PATH="))
         .unwrap_or(b"/bin:/sbin:/usr/bin:/usr/sbin");
-    let exists = |file: &[u8]| {
-        context
-            .lookup_context(&Cred::root())
-            .lookup(file, fs::path::LookupFlags::empty())
-            .is_ok()
-    };
     let found = path
         .split(|byte| *byte == b':')
         // A longer name is that of no file.
         .filter(|dir| dir.len() + name.len() < PATH_MAX)
         .map(|dir| [dir, b"/", name].concat())
-        .find(|file| exists(file));
+        .find(|file| exists(context, file));
     found.unwrap_or_else(|| name.to_vec())
 }

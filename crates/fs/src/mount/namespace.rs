@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general::MS_RELATIME;
 
 use super::tree::{self, TreeChange};
-use super::{FileSystem, Mount, SuperBlock};
+use super::{FileSystem, Mount, SuperBlock, mount_flags};
 use crate::poll::PollQueue;
 use crate::pseudo::Watched;
 use crate::ramfs::RamFs;
@@ -81,6 +81,12 @@ impl Namespace {
     /// The first one: `fs`, on an empty file system that can neither be seen nor unmounted.
     #[must_use]
     pub fn new(fs: Arc<dyn FileSystem>, source: &str) -> Arc<Self> {
+        Self::with_root(SuperBlock::for_fs(fs, 0), source, 0)
+    }
+
+    /// The same of a file system that is mounted with `bits` of `mount(2)`.
+    #[must_use]
+    pub fn with_root(super_block: Arc<SuperBlock>, source: &str, bits: u32) -> Arc<Self> {
         let base = SuperBlock::for_fs(RamFs::new("rootfs", None, 0o755), 0);
         let root = base.root.clone();
         let new = Self::from_tree(
@@ -88,9 +94,8 @@ impl Namespace {
             Mount::new(base, root, "rootfs", MS_RELATIME),
             NamespaceKind::OfProcesses,
         );
-        let super_block = SuperBlock::for_fs(fs, 0);
         let top = super_block.root.clone();
-        let first = Mount::new(super_block, top, source, MS_RELATIME);
+        let first = Mount::new(super_block, top, source, mount_flags(bits, None));
         let mut change = TreeChange::begin();
         change.link_mount(&first, &new.root, &new.root.root);
         change.set_namespace(&first, &new.state);

@@ -1,6 +1,7 @@
 //! `mount(2)`, `umount2(2)`, `sysfs(2)`.
 
 pub mod fsopen;
+pub mod root;
 
 use alloc::string::String;
 use alloc::sync::Arc;
