@@ -16,6 +16,7 @@ use crate::networks::Network;
 use crate::pages::Shell;
 use crate::ports::Port;
 use crate::restart::Policy;
+use crate::root_disk::RootDisk;
 use crate::subnets::Range;
 
 /// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
@@ -367,6 +368,17 @@ pub(crate) struct What {
     /// Root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
     #[arg(long, value_name = "DIR|TAR|CPIO")]
     pub(crate) rootfs: Option<PathBuf>,
+    /// Disk that is its root file system, as its kernel names it: of a device that it is given
+    ///
+    /// As /dev/vda1, /dev/nvme0n1p1, PARTUUID=…, UUID=… or LABEL=…; read-only with `:ro` behind it.
+    /// What programs write stays there: when the program has ended, all of it is written back.
+    #[arg(
+        long,
+        value_name = "DISK[:ro]",
+        conflicts_with = "rootfs",
+        requires = "devices"
+    )]
+    pub(crate) root: Option<RootDisk>,
     /// Set a variable of the program's environment, or pass on one of this environment
     #[arg(short = 'e', long = "env", value_name = "K[=V]")]
     pub(crate) env: Vec<String>,

@@ -154,6 +154,7 @@ fn request(what: What) -> Result<CreateOptions> {
         devices: what.devices,
         unsafe_dma: what.unsafe_dma,
         rootfs: what.rootfs,
+        root: what.root,
         env: what.env,
         hostname: what.hostname,
         directory: what.directory,
@@ -355,15 +356,24 @@ fn run_command(
         }) => {
             let mut all = instances::all(device)?;
             all.retain(|status| with_previous || !managed::is_previous(status));
+            // What is not remembered is not shown.
+            let store = open_store().ok();
+            let root = |status: &dev::Status| store.as_ref()?.read(status.id).ok()??.options.root;
+            let roots: Vec<_> = all.iter().map(root).collect();
             output(match (json.json, quiet) {
                 (true, _) => {
-                    show::json(&all.iter().map(Instance::new).collect::<Vec<_>>(), here.out)
+                    let shown = all.iter().zip(&roots).map(|(status, root)| Instance {
+                        root: root.clone(),
+                        ..Instance::new(status)
+                    });
+                    show::json(&shown.collect::<Vec<_>>(), here.out)
                 }
                 (false, true) => all
                     .iter()
                     .try_for_each(|status| writeln!(here.out, "{}", label(status))),
                 (false, false) => {
-                    show::instances(&all.iter().collect::<Vec<_>>(), SystemTime::now(), here.out)
+                    let all: Vec<_> = all.iter().zip(&roots).collect();
+                    show::instances(&all, SystemTime::now(), here.out)
                 }
             })
         }

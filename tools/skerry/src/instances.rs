@@ -17,6 +17,7 @@ use crate::loans::{Class, CpuRange};
 use crate::name_servers::{self, Resolver};
 use crate::networks::{self, Network};
 use crate::ports::{self, Port};
+use crate::root_disk::RootDisk;
 use crate::rootfs::RootFs;
 use crate::{devices, names, peers, show, size};
 
@@ -108,6 +109,9 @@ pub struct CreateOptions {
     pub groups: Vec<String>,
     /// Root file system; a copy of `/` without.
     pub rootfs: Option<PathBuf>,
+    /// Disk of its own that is its root file system.
+    #[serde(default)]
+    pub root: Option<RootDisk>,
     /// More environment: `NAME=value`, or `NAME` for this process's value.
     pub env: Vec<String>,
     /// Host name; the instance's name without.
@@ -319,12 +323,24 @@ pub fn create_as(
             "an instance needs a CPU: give --cpus 1 or more",
         ));
     }
-    let kernel = dev::field(&request.kernel)
+    let words = match &request.root {
+        Some(disk) => format!("{} {}", request.kernel, disk.words()),
+        None => request.kernel.clone(),
+    };
+    let kernel = dev::field(words.trim_start())
         .ok_or_else(|| Failure::new("the kernel command line is longer than 255 bytes"))?;
     let functions = devices::parse(&request.devices)?;
+    if let (Some(disk), []) = (&request.root, functions.as_slice()) {
+        return Err(Failure::new(format!(
+            "{disk} can be the root only if it is on a device of the instance's: give --device"
+        )));
+    }
     peers::check(&request.peers, label)?;
     peers::check_groups(&request.groups)?;
-    let mut rootfs = RootFs::open(request.rootfs.as_deref())?;
+    let mut rootfs = match &request.root {
+        Some(_) => RootFs::empty(),
+        None => RootFs::open(request.rootfs.as_deref())?,
+    };
     let servers = match request.network {
         Network::None => Resolver::default(),
         Network::Named(_) => Resolver::of_this_machine(),

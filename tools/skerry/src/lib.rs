@@ -66,6 +66,7 @@ pub mod ports;
 pub mod priority;
 pub mod resize;
 pub mod restart;
+pub mod root_disk;
 pub mod rootfs;
 pub mod run;
 pub mod show;

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::autoscale::Loan;
 use crate::instances::{has_ended, label};
 use crate::loans::{Class, CpuRange};
+use crate::root_disk::RootDisk;
 use crate::state::Record;
 use crate::stats::Usage;
 use crate::{devices, networks, peers, ports, resize, size};
@@ -38,6 +39,8 @@ pub struct Instance<'a> {
     pub unsafe_dma: bool,
     /// Times that these were refused memory that is not the instance's, at least.
     pub dma_faults: u32,
+    /// Disk that is its root file system, if it is known that one is.
+    pub root: Option<RootDisk>,
     /// Network of the instance, if it has one.
     pub network: Option<networks::Shown>,
     /// Ports of the machine that lead to it, or did.
@@ -195,6 +198,7 @@ impl<'a> Instance<'a> {
             devices: devices::addresses(status).collect(),
             unsafe_dma: devices::is_unsafe(status),
             dma_faults: status.dma_faults,
+            root: None,
             network: networks::shown(status),
             ports: ports::all(status).map(String::from).collect(),
             mode: "cooperative",
@@ -214,7 +218,10 @@ impl<'a> Inspected<'a> {
         let since_asked = |ns: u64| (asked != 0 && ns >= asked).then(|| microseconds(ns - asked));
         let booted = status.start_to_user_ns != 0;
         Self {
-            instance: Instance::new(status),
+            instance: Instance {
+                root: record.and_then(|record| record.options.root.clone()),
+                ..Instance::new(status)
+            },
             create_us: since_asked(status.created_ns),
             boot_us: booted.then(|| microseconds(status.start_to_user_ns)),
             run_us: since_asked(status.started_ns + status.start_to_user_ns).filter(|_| booted),
@@ -344,11 +351,16 @@ pub fn state(status: &Status) -> String {
     }
 }
 
-/// `ls` as a table.
+/// `ls` as a table, of instances with the disks that are their roots.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::Result<()> {
+pub fn instances(
+    all: &[(&Status, &Option<RootDisk>)],
+    now: SystemTime,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let (all, roots): (Vec<&Status>, Vec<_>) = all.iter().copied().unzip();
     let now = now
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64);
@@ -359,7 +371,7 @@ pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::R
         .map(String::from)
         .to_vec(),
     ];
-    for status in all {
+    for status in &all {
         let instance = Instance::new(status);
         rows.push(vec![
             instance.name.into(),
@@ -388,6 +400,13 @@ pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::R
             row.insert(5, cell);
         }
     }
+    if roots.iter().any(|root| root.is_some()) {
+        let heading = std::iter::once("ROOT".into());
+        let shown = roots.iter().map(|root| shown_root(root));
+        for (row, cell) in rows.iter_mut().zip(heading.chain(shown)) {
+            row.insert(4, cell);
+        }
+    }
     if all.iter().any(|status| status.device_count > 0) {
         let shown = all.iter().map(|status| devices::shown(status));
         let heading = std::iter::once("DEVICES".into());
@@ -396,6 +415,11 @@ pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::R
         }
     }
     table(&rows, out)
+}
+
+/// The disk that is an instance's root, for people; empty without.
+fn shown_root(root: &Option<RootDisk>) -> String {
+    root.as_ref().map_or_else(String::new, RootDisk::to_string)
 }
 
 /// `resources` as a table.
@@ -485,6 +509,7 @@ pub fn inspected(all: &Inspected<'_>, status: &Status, out: &mut dyn Write) -> i
         ("memory", size::format(all.instance.memory)),
         ("devices", devices::shown(status)),
         ("DMA faults", devices::faults(status)),
+        ("root", shown_root(&all.instance.root)),
         ("ports", ports::shown(status)),
         ("trust mode", all.instance.mode.into()),
         ("request to CPUs and memory taken", time(all.create_us)),
@@ -632,7 +657,7 @@ mod tests {
         hung.health = dev::HEALTH_HUNG;
         hung.set_detail("CPU 1 hangs");
         let (mut people, mut details, mut programs) = (Vec::new(), Vec::new(), Vec::new());
-        instances(&[&hung], UNIX_EPOCH, &mut people).unwrap();
+        instances(&[(&hung, &None)], UNIX_EPOCH, &mut people).unwrap();
         inspected(
             &Inspected::new(&hung, None, &Stats::default()),
             &hung,
@@ -716,12 +741,18 @@ mod tests {
     fn tables_are_aligned() {
         let mut out = Vec::new();
         let now = UNIX_EPOCH + std::time::Duration::from_secs(61);
-        instances(&[&status()], now, &mut out).unwrap();
+        instances(&[(&status(), &None)], now, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(
             text,
             "NAME   STATE     CPUS   MEMORY   MODE          CREATED    DETAIL\n\
              box    running   2      64 MiB   cooperative   59 s ago\n"
         );
+        let mut out = Vec::new();
+        let root = "/dev/vda:ro".parse().ok();
+        instances(&[(&status(), &root)], now, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("MEMORY   ROOT          MODE"), "{text}");
+        assert!(text.contains("64 MiB   /dev/vda:ro   coop"), "{text}");
     }
 }

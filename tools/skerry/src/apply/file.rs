@@ -289,6 +289,7 @@ fn parse(text: &str, stem: &str, folder: &Path) -> std::result::Result<Project, 
             // None: what takes an instance's place begins while that one has its devices.
             devices: Vec::new(),
             unsafe_dma: false,
+            root: None,
             rootfs: declared.rootfs.map(|path| folder.join(path)),
             env: (declared
                 .env

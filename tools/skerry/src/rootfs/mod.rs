@@ -77,6 +77,12 @@ impl RootFs {
         }
     }
 
+    /// One without files, of an instance whose root is elsewhere.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::Planned(Archive::default())
+    }
+
     /// Puts a file of root's, which all may read, in the place of what has its name, if something
     /// has. `name` is a path without a leading slash.
     ///
