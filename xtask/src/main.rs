@@ -58,7 +58,7 @@ enum Task {
     Wire(wire::Arguments),
     /// Boot a machine and show what Skerry does; this is `make run`
     Demo,
-    /// Make a root file system of Debian packages, for `skerry run --rootfs`
+    /// Make a root file system of Debian packages: an archive, or the image of a disk
     Rootfs(rootfs::Arguments),
     /// Make a bootable image for BIOS and UEFI
     Iso,

@@ -34,6 +34,9 @@ pub const PCI: &[&str] = &["pciutils"];
 /// Tools for disks: loop devices, partitions, file systems.
 pub const DISKS: &[&str] = &["e2fsprogs", "fdisk", "mount", "util-linux"];
 
+/// A small system whose root is a disk.
+pub const ROOT: &[&str] = &["bash", "coreutils", "grep", "mount", "sqlite3"];
+
 /// Programs that use disks, beside [`DISKS`]: what measures them, a database, a shell.
 pub const DISK_USERS: &[&str] = &[
     "bash",

@@ -6,6 +6,8 @@
 //! and programs cannot do without is done here: the merged `/usr`, the accounts, the names that
 //! Debian's alternatives give.
 
+mod image;
+
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,17 +19,27 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
+pub use image::{mke2fs, write as write_image};
 use tar::{Archive, Builder, EntryType, Header};
 
-/// Make a root file system of Debian packages, for `skerry run --rootfs`
+use crate::cleanup::Directory;
+
+/// Make a root file system of Debian packages: an archive, or the image of a disk
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Packages; what they depend on comes with them
     #[arg(required = true, value_name = "PKG")]
     packages: Vec<String>,
-    /// Where the tar archive goes
-    #[arg(short = 'o', long, value_name = "FILE.tar")]
+    /// Where the tar archive goes, or with --ext4 the image
+    #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
+    /// Make the image of a disk with an ext4 file system, for `root=` and `skerry run --root`
+    #[arg(long)]
+    ext4: bool,
+    /// Size of the image: a number and k, m or g [default: what its files need and half of that,
+    /// and 64 MiB]
+    #[arg(long, requires = "ext4", value_name = "SIZE", value_parser = image::parse_size)]
+    size: Option<u64>,
     /// With documentation, manual pages and translations, too
     #[arg(long)]
     all: bool,
@@ -88,11 +100,15 @@ const FILES: [(&str, &str); 4] = [
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let packages = resolve(&arguments.packages)?;
     eprintln!("{} packages", packages.len());
-    write(
-        &fetch(&packages)?,
-        &arguments.output,
-        Contents::of(arguments.all),
-    )?;
+    let (files, contents) = (fetch(&packages)?, Contents::of(arguments.all));
+    if arguments.ext4 {
+        let directory = Directory::create().context("cannot make a temporary directory")?;
+        let archive = directory.join("files.tar");
+        write(&files, &archive, contents)?;
+        write_image(&archive, &arguments.output, arguments.size, |_| Ok(()))?;
+    } else {
+        write(&files, &arguments.output, contents)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cleanup::Directory;
 use crate::qemu::Hardware;
+pub use crate::rootfs::mke2fs;
 
 /// Modules of a Debian kernel that disks, ext4 and loop devices need beside those of all virtio
 /// devices.
@@ -32,21 +33,6 @@ pub fn empty(directory: &Directory, name: &str, bytes: u64) -> Result<PathBuf> {
     let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
     file.set_len(bytes)?;
     Ok(path)
-}
-
-/// Makes a file system with the files of a directory, in place of what the image has.
-pub fn mke2fs(image: &Path, options: &[&str], tree: &Path) -> Result<()> {
-    let output = Command::new("/usr/sbin/mke2fs")
-        .args(["-q", "-F", "-t", "ext4"])
-        .args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"])
-        .args(options)
-        .arg("-d")
-        .args([tree, image])
-        .output()
-        .context("cannot run mke2fs")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "mke2fs: {said}");
-    Ok(())
 }
 
 /// The answer of debugfs about an image.

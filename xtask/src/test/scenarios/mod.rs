@@ -37,6 +37,7 @@ mod python;
 mod replays;
 mod resize;
 mod restart;
+mod root_disk;
 mod scheduler;
 mod shell;
 mod soak;
@@ -194,6 +195,11 @@ pub fn tests() -> Vec<Test> {
             name: "machine/nvme-instance",
             place: SkerryMachine,
             run: nvme::instance,
+        },
+        Test {
+            name: "machine/root-disk",
+            place: SkerryMachine,
+            run: root_disk::run,
         },
         Test {
             name: "machine/disk-errors",
