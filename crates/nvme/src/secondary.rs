@@ -185,5 +185,8 @@ mod tests {
         bytes[0] = 2;
         assert!(parse_list(&bytes, 3).eq([101, 102]));
         assert_eq!(parse_list(&bytes, 0).count(), 0);
+        // One that is no virtual function's.
+        bytes[ENTRY + 8..ENTRY + 10].fill(0);
+        assert!(parse_list(&bytes, 3).eq([102]));
     }
 }

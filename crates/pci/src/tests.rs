@@ -716,3 +716,5 @@ fn one_message_is_told_and_enabled() {
     }
     assert_eq!(Msi::find(&&Model::new(1, 2, 3, 0)), None);
 }
+
+mod resets;
