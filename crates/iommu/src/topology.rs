@@ -123,3 +123,6 @@ fn shared_buses<'a>(
     }
     shared
 }
+
+#[cfg(test)]
+mod tests;
