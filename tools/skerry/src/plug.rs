@@ -74,6 +74,13 @@ pub fn change(
         Way::In { .. } => devices::parse(&texts)?[0],
         Way::Out { .. } => owned(status, function)?,
     };
+    // The call gives one that was created a function from its start on, and takes none from it.
+    if status.state == dev::STATE_CREATED {
+        return Err(Failure::new(format!(
+            "{} does not run: give it devices with --device when it is created",
+            label(status)
+        )));
+    }
     let begun = Instant::now();
     let mut call = AddDevice {
         id: status.id,
@@ -89,13 +96,7 @@ pub fn change(
     let epoch = (call.epoch != 0).then_some(call.epoch);
     let settled_us = match epoch {
         Some(epoch) => settle(device, status, address, epoch, options)? / 1000,
-        None if options.dry_run => 0,
-        None => {
-            return Err(Failure::new(format!(
-                "{} does not run: give it devices with --device when it is created",
-                label(status)
-            )));
-        }
+        None => 0,
     };
     Ok(Change {
         name: label(status).to_owned(),
@@ -386,6 +387,19 @@ mod tests {
         let created = create(&mock, &request("new", &["new"]), SystemTime::now()).unwrap();
         let refused = super::change(&mock, &created, "03:00.0", OUT).unwrap_err();
         assert!(refused.message.contains("new does not run"), "{refused}");
+    }
+
+    #[test]
+    fn one_that_does_not_run_yet_is_refused_and_gets_nothing() {
+        let mock = Mock::new(4, 1 << 30);
+        let created = create(&mock, &request("new", &["new"]), SystemTime::now()).unwrap();
+        for (options, dry_run) in [(IN, false), (IN, true), (OUT, false)] {
+            let options = Options { dry_run, ..options };
+            let refused = super::change(&mock, &created, "03:00.0", options).unwrap_err();
+            assert!(refused.message.contains("new does not run"), "{refused}");
+        }
+        let now = find(&mock, "new").unwrap();
+        assert_eq!(now.devices(), &[0_u32; 0]);
     }
 
     #[test]
