@@ -394,6 +394,10 @@ pub const REASON_NOT_ITS: u32 = 43;
 pub const REASON_PHYSICAL: u32 = 44;
 /// `reason` of a failed [`ADD_DEVICE`]: nothing confines what the function interrupts.
 pub const REASON_DMA_INTERRUPTS: u32 = 41;
+/// `reason` of a failed [`ADD_DEVICE`]: the function is in quarantine, as it did not prove that it
+/// was reset; with `owner` an instance still has it, whose driver has let go of it. Another call
+/// that is no dry run tries again to reset it, if nobody has it.
+pub const REASON_QUARANTINE: u32 = 45;
 
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;

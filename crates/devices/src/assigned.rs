@@ -9,11 +9,11 @@ use guard::faults;
 use guard::irq::FIRST_DEVICE_VECTOR;
 use guard::partition::{self, Function};
 use iommu::{Attachment, Domain, Interrupts};
-use lfmutex::Mutex;
 use pci::{Abilities, Bar, BarKind, Layout, Msix, Saved};
 
 use crate::claim::StillReaches;
-use crate::config::Before;
+use crate::config::Ownership;
+use crate::custody::{self, Custody, Effects, NotTaken};
 use crate::registers::answers_alone;
 use crate::{NotConfined, Owner, PciDevice};
 
@@ -22,7 +22,8 @@ const PAGE: u64 = 4096;
 /// Messages of a confined function, as a power of two.
 const MESSAGES_ORDER: u8 = partition::MAX_MESSAGES.ilog2() as u8;
 
-/// Reason why a function is not given to an instance. It is as it was, unless it is stuck now.
+/// Reason why a function is not given to an instance. It is as it was, unless it is in quarantine
+/// now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AssignError {
     /// Somebody has it.
@@ -35,8 +36,11 @@ pub enum AssignError {
     NoMessages,
     /// The function has no registers in memory, or shares a page of them with something else.
     NoRegisters,
-    /// The function was reset, and does not prove it. Nobody gets it any more.
+    /// The function was reset, and does not prove it: it is in quarantine.
     NotReset,
+    /// The function did not prove its reset when this instance let go of it, which still is its
+    /// owner; or with 0 nobody is, and it is in quarantine.
+    Quarantine(u32),
     /// Virtual functions of it are on, which go with it when it is reset.
     Physical,
     /// Nothing confines it, which it was to be.
@@ -52,6 +56,7 @@ impl fmt::Display for AssignError {
             Self::NoMessages => f.write_str("it has no MSI-X"),
             Self::NoRegisters => f.write_str("it has no registers of its own"),
             Self::NotReset => f.write_str("it does not prove that it was reset"),
+            Self::Quarantine(_) => f.write_str("it did not prove that it was reset"),
             Self::Physical => f.write_str("virtual functions of it are on"),
             Self::NotConfined(reason) => write!(f, "{reason}"),
         }
@@ -61,21 +66,112 @@ impl fmt::Display for AssignError {
 impl core::error::Error for AssignError {}
 
 /// A function that an instance has, or is to have: no driver of this kernel gets it. Dropped, it is
-/// reset if an instance has had it, and free; one that is not reset then is never given to anybody
-/// again, and reaches nothing if it is confined.
+/// reset if an instance has had it, and free; one that is not reset then is in quarantine.
 pub struct AssignedFunction {
-    device: &'static PciDevice,
     place: FunctionPlace,
-    /// Registers that a reset clears.
-    saved: Saved,
-    /// Flag: no instance has had it since it was reset.
-    is_quiet: AtomicBool,
-    /// Held by who resets it.
-    resetting: Mutex<()>,
-    /// Hold of the domain that confines it; there until it is dropped, if one does.
+    custody: Custody<Hands<'static>>,
+}
+
+/// Way by which the steps of a change get at a function.
+pub(crate) struct Hands<'a> {
+    device: &'a PciDevice,
+    /// Registers that a reset clears, from when somebody has it.
+    saved: Option<Saved>,
+    /// The domain that is to confine it, if one is.
+    domain: Option<Domain>,
+    /// Flag: an instance has used it.
+    is_used: AtomicBool,
+}
+
+/// Hold of a unit on a function.
+pub(crate) struct Hold {
+    /// Hold of the domain that confines it, if one does.
     attachment: Option<Attachment>,
     /// Interrupt messages of one that is confined.
     interrupts: Option<Interrupts>,
+}
+
+impl Effects for Hands<'_> {
+    type Hold = Hold;
+    type Error = NotConfined;
+
+    fn ownership(&self) -> &Ownership {
+        &self.device.ownership
+    }
+
+    fn taken(&mut self) {
+        self.saved = Some(self.device.saved());
+        // Who had it before does not count any more.
+        self.device.is_unproven.store(false, Ordering::Release);
+    }
+
+    fn reset(&self) -> bool {
+        let saved = self.saved.unwrap_or_else(|| self.device.saved());
+        let is_reset = self.device.stop(&saved).is_ok();
+        let is_doubted = self.is_used.load(Ordering::Relaxed) && faults::doubts_reset();
+        if is_doubted {
+            self.device.is_unproven.store(true, Ordering::Release);
+        }
+        is_reset && !is_doubted
+    }
+
+    fn hold(&self) -> Result<Option<Hold>, NotConfined> {
+        let address = self.device.function.address;
+        let held = self.domain.as_ref().map(|domain| domain.hold(address));
+        Ok(held.transpose()?.map(|attachment| Hold {
+            attachment: Some(attachment),
+            interrupts: None,
+        }))
+    }
+
+    /// Takes interrupt messages for it; they interrupt nobody yet.
+    fn equip(&self, hold: &mut Hold) -> Result<(), NotConfined> {
+        let interrupts = Interrupts::new(self.device.function.address, MESSAGES_ORDER);
+        // An instance numbers its messages from 0.
+        let interrupts = interrupts.filter(|interrupts| interrupts.message().data == 0);
+        hold.interrupts = Some(interrupts.ok_or(NotConfined::NoEntries)?);
+        Ok(())
+    }
+
+    fn hold_back(&self, hold: &Hold) -> bool {
+        let attachment = hold.attachment.as_ref();
+        let is_blocked = attachment.is_some_and(|attachment| attachment.block().is_ok());
+        // Messages that are not known to be cleared are never anybody else's, which is said when
+        // they are dropped: they are no way to memory.
+        let _ = hold.interrupts.as_ref().map(Interrupts::clear);
+        is_blocked
+    }
+
+    fn release(&self, hold: Hold, may_pass: bool) -> bool {
+        drop(hold.interrupts);
+        match hold.attachment {
+            // SAFETY: what may pass was reset, and nobody has had it since.
+            Some(attachment) => unsafe { attachment.release(may_pass) },
+            None => may_pass,
+        }
+    }
+
+    fn isolate(&self) {
+        let address = self.device.function.address;
+        self.device.is_unproven.store(true, Ordering::Release);
+        pci::set_abilities(&self.device.registers, Abilities::all(), Abilities::NO_LINE);
+        let is_held = match iommu::hold_back(address) {
+            Ok(true) => ", and its unit lets nothing of it through",
+            Ok(false) => "",
+            Err(_) => ", and its unit does not answer",
+        };
+        log::error!(
+            "PCI function {address} does not prove that it was reset: it is in quarantine{is_held}"
+        );
+    }
+
+    fn pass(&self) -> bool {
+        let address = self.device.function.address;
+        // What its entry said is forgotten, whatever it was.
+        iommu::hold_back(address).is_ok()
+            // SAFETY: it was reset, and nobody has it.
+            && unsafe { iommu::pass(address) }.is_ok()
+    }
 }
 
 impl PciDevice {
@@ -90,44 +186,76 @@ impl PciDevice {
         domain: Option<&Domain>,
     ) -> Result<AssignedFunction, AssignError> {
         let place = self.place()?;
-        let before = self.ownership.take(Owner::Instance(instance));
-        let before = before.map_err(AssignError::Taken)?;
-        // As the firmware, or who had it before, has left it.
-        pci::set_abilities(&self.registers, Abilities::all(), Abilities::NO_LINE);
-        let saved = Saved::of(&self.registers);
-        // One that is known to have been reset was not told anything since.
-        let stopped = match before {
-            Before::Reset => Ok(()),
-            Before::Unknown => self.stop(&saved),
+        let hands = Hands {
+            domain: domain.cloned(),
+            ..self.hands()
         };
-        match stopped {
-            Ok(()) => {
-                let mut assigned = AssignedFunction {
-                    device: self,
-                    place,
-                    saved,
-                    is_quiet: AtomicBool::new(true),
-                    resetting: Mutex::new(()),
-                    attachment: None,
-                    interrupts: None,
-                };
-                if let Some(domain) = domain {
-                    let held = domain.hold(self.function.address);
-                    let held =
-                        held.map_err(|obstacle| AssignError::NotConfined(obstacle.into()))?;
-                    assigned.attachment = Some(held);
-                    assigned.take_interrupts()?;
-                }
-                Ok(assigned)
+        let custody = Custody::take(hands, instance).map_err(|error| match error {
+            NotTaken::Taken(owner) => self.taken(owner),
+            NotTaken::NotReset => AssignError::NotReset,
+            NotTaken::NotHeld(reason) => AssignError::NotConfined(reason),
+        })?;
+        let held = custody.hold().and_then(|hold| hold.interrupts.as_ref());
+        let messages = held.map(|interrupts| Messages {
+            address: interrupts.message().address as u32,
+            vector: FIRST_DEVICE_VECTOR,
+            count: 1 << MESSAGES_ORDER,
+        });
+        let place = FunctionPlace { messages, ..place };
+        Ok(AssignedFunction { place, custody })
+    }
+
+    /// Contents of the registers that a reset clears, with the addresses that were found first: of
+    /// a function that was not reset nobody knows what is in them.
+    fn saved(&self) -> Saved {
+        let mut saved = Saved::of(&self.registers);
+        for (number, bar) in (0..).zip(&self.function.bars) {
+            let Some(bar) = bar.filter(|bar| bar.address != 0) else {
+                continue;
+            };
+            saved = saved.with_bar(number, bar.address as u32 | bar.flags);
+            if bar.kind == BarKind::Memory64 {
+                saved = saved.with_bar(number + 1, (bar.address >> 32) as u32);
             }
-            Err(StillReaches) => {
-                self.ownership.leave_to(Some(Owner::Stuck));
-                log::error!(
-                    "PCI function {} does not prove that it was reset: nobody gets it any more",
-                    self.function.address
-                );
-                Err(AssignError::NotReset)
-            }
+        }
+        saved
+    }
+
+    /// Way to a function that no instance has used.
+    fn hands(&self) -> Hands<'_> {
+        Hands {
+            device: self,
+            saved: None,
+            domain: None,
+            is_used: AtomicBool::new(false),
+        }
+    }
+
+    /// Puts the function into quarantine, which the caller has and lets go of.
+    pub(crate) fn quarantine(&self) {
+        custody::quarantine(&self.hands());
+    }
+
+    /// Tries again to reset the function, if it is in quarantine: then it is nobody's, and that
+    /// owner's meanwhile. Sleeps.
+    ///
+    /// # Errors
+    /// [`StillReaches`]: it still does not prove that it was reset.
+    pub fn recover(&self, owner: Owner) -> Result<(), StillReaches> {
+        if self.ownership.now() != Some(Owner::Quarantine) {
+            return Ok(());
+        }
+        custody::recover(self.hands(), owner)
+            .then_some(())
+            .ok_or(StillReaches)
+    }
+
+    /// Reason why somebody's function is not given.
+    fn taken(&self, owner: Owner) -> AssignError {
+        match owner {
+            Owner::Quarantine => AssignError::Quarantine(0),
+            Owner::Instance(id) if self.is_unproven() => AssignError::Quarantine(id),
+            owner => AssignError::Taken(owner),
         }
     }
 
@@ -139,7 +267,7 @@ impl PciDevice {
         self.place()?;
         self.ownership
             .now()
-            .map_or(Ok(()), |owner| Err(AssignError::Taken(owner)))
+            .map_or(Ok(()), |owner| Err(self.taken(owner)))
     }
 
     /// Takes over what an instance has of a supervisor before this one, once; `None` if it does not
@@ -170,18 +298,21 @@ impl PciDevice {
                 saved = saved.with_bar(of.bar + 1, (of.phys >> 32) as u32);
             }
         }
-        let interrupts = Interrupts::take_over(self.function.address, MESSAGES_ORDER);
+        let hold = Hold {
+            interrupts: Interrupts::take_over(self.function.address, MESSAGES_ORDER),
+            attachment: Attachment::take_over(self.function.address, domain),
+        };
+        let hands = Hands {
+            saved: Some(saved),
+            is_used: AtomicBool::new(true),
+            ..self.hands()
+        };
         Some(AssignedFunction {
-            device: self,
             place: FunctionPlace {
                 messages: told.messages,
                 ..place
             },
-            saved,
-            is_quiet: AtomicBool::new(false),
-            resetting: Mutex::new(()),
-            attachment: Attachment::take_over(self.function.address, domain),
-            interrupts,
+            custody: Custody::of_before(hands, Some(hold)),
         })
     }
 
@@ -262,22 +393,19 @@ unsafe impl Function for AssignedFunction {
     }
 
     fn stop(&self) -> bool {
-        let is_blocked = self.hold_back();
-        self.reset() || is_blocked
+        self.custody.stop()
+    }
+
+    fn hold_back(&self) {
+        self.isolate();
     }
 
     fn domain(&self) -> Option<&dyn partition::Domain> {
-        let attachment = self.attachment.as_ref()?;
-        Some(attachment.domain())
+        Some(self.attachment()?.domain())
     }
 
     fn is_led(&self, apic_id: u32) -> bool {
-        match (&self.interrupts, self.place.messages) {
-            (Some(interrupts), Some(Messages { vector, .. })) => {
-                interrupts.are_led(vector, apic_id)
-            }
-            (interrupts, told) => interrupts.is_none() && told.is_none(),
-        }
+        self.interrupts_only(apic_id)
     }
 }
 
@@ -285,22 +413,15 @@ impl AssignedFunction {
     /// Whether a unit confines what it reaches.
     #[must_use]
     pub fn is_confined(&self) -> bool {
-        self.attachment.is_some()
+        self.attachment().is_some()
     }
 
-    /// Takes interrupt messages for it, which is confined; they interrupt nobody yet.
-    fn take_interrupts(&mut self) -> Result<(), AssignError> {
-        let interrupts = Interrupts::new(self.device.function.address, MESSAGES_ORDER);
-        // An instance numbers its messages from 0.
-        let interrupts = interrupts.filter(|interrupts| interrupts.message().data == 0);
-        let interrupts = interrupts.ok_or(AssignError::NotConfined(NotConfined::NoEntries))?;
-        self.place.messages = Some(Messages {
-            address: interrupts.message().address as u32,
-            vector: FIRST_DEVICE_VECTOR,
-            count: 1 << MESSAGES_ORDER,
-        });
-        self.interrupts = Some(interrupts);
-        Ok(())
+    fn attachment(&self) -> Option<&Attachment> {
+        self.custody.hold()?.attachment.as_ref()
+    }
+
+    fn interrupts(&self) -> Option<&Interrupts> {
+        self.custody.hold()?.interrupts.as_ref()
     }
 
     fn set_first_vector(&mut self, first: u8) {
@@ -309,71 +430,43 @@ impl AssignedFunction {
         }
     }
 
+    /// Has it reach nothing, and interrupt nobody, as far as that can be had.
+    fn isolate(&self) {
+        let hands = self.custody.effects();
+        if let Some(hold) = self.custody.hold() {
+            hands.hold_back(hold);
+        }
+        hands.isolate();
+    }
+
+    /// Whether the messages that its place tells, if it tells such, go to that CPU.
+    fn interrupts_only(&self, apic_id: u32) -> bool {
+        match (self.interrupts(), self.place.messages) {
+            (Some(interrupts), Some(Messages { vector, .. })) => {
+                interrupts.are_led(vector, apic_id)
+            }
+            (interrupts, told) => interrupts.is_none() && told.is_none(),
+        }
+    }
+
     /// Has it reach its instance's memory, and its messages that CPU.
     fn begin(&self, apic_id: u32) {
-        self.is_quiet.store(false, Ordering::Release);
-        if let (Some(interrupts), Some(messages)) = (&self.interrupts, self.place.messages)
+        self.custody.begin();
+        let hands = self.custody.effects();
+        hands.is_used.store(true, Ordering::Relaxed);
+        let address = hands.device.function.address;
+        if let (Some(interrupts), Some(messages)) = (self.interrupts(), self.place.messages)
             && let Err(error) = interrupts.lead(messages.vector, apic_id)
         {
-            log::error!(
-                "PCI function {} interrupts nobody: {error:?}",
-                self.device.function.address
-            );
+            log::error!("PCI function {address} interrupts nobody: {error:?}");
         }
-        let Some(attachment) = &self.attachment else {
+        let Some(attachment) = self.attachment() else {
             return;
         };
         // SAFETY: the instance that has it maps its memory in this domain, as the guard asks for
         // (`domain`).
-        let attached = unsafe { attachment.attach() };
-        if attached.is_err() {
-            log::error!(
-                "PCI function {} reaches nothing: the IOMMU does not answer",
-                self.device.function.address
-            );
-        }
-    }
-
-    /// Has it reach nothing, and interrupt nobody; true if it is seen that it reaches nothing.
-    fn hold_back(&self) -> bool {
-        let attachment = self.attachment.as_ref();
-        let is_blocked = attachment.is_some_and(|attachment| attachment.block().is_ok());
-        // Messages that are not known to be cleared are never anybody else's, which is said when
-        // they are dropped: they are no way to memory.
-        let _ = self.interrupts.as_ref().map(Interrupts::clear);
-        is_blocked
-    }
-
-    /// Resets it, if an instance has had it; false if that is not seen.
-    fn reset(&self) -> bool {
-        let _one = self.resetting.lock();
-        let is_quiet = self.is_quiet.load(Ordering::Acquire)
-            || self.device.stop(&self.saved).is_ok() && !faults::doubts_reset();
-        self.is_quiet.store(is_quiet, Ordering::Release);
-        is_quiet
-    }
-}
-
-impl Drop for AssignedFunction {
-    fn drop(&mut self) {
-        // It is blocked before it is reset: what it does meanwhile meets nobody's memory.
-        self.stop();
-        self.interrupts = None;
-        let attachment = self.attachment.take();
-        let is_quiet = *self.is_quiet.get_mut();
-        let is_free = match attachment {
-            // SAFETY: quiet is what was reset, and what nobody has had since.
-            Some(attachment) => unsafe { attachment.release(is_quiet) },
-            None => is_quiet,
-        };
-        if is_free && is_quiet {
-            self.device.ownership.leave_reset();
-        } else {
-            self.device.ownership.leave_to(Some(Owner::Stuck));
-            log::error!(
-                "PCI function {} does not prove that it was reset: nobody gets it any more",
-                self.device.function.address
-            );
+        if unsafe { attachment.attach() }.is_err() {
+            log::error!("PCI function {address} reaches nothing: the IOMMU does not answer");
         }
     }
 }

@@ -6,11 +6,12 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 
 use guard::device::{DmaBlock, MmioRegion};
-use guard::timer;
+use guard::{faults, timer};
 use lfmutex::Mutex;
 use pci::{Abilities, Layout, Msix, NotReset, Saved};
 use task::Deadline;
 
+use crate::config::LEFT;
 use crate::{Owner, PciDevice};
 
 /// Why a function cannot be had.
@@ -37,8 +38,8 @@ impl fmt::Display for ClaimError {
 
 /// A function that a driver has for itself. Registers, memory and vectors of it keep the claim, so
 /// it ends with the last of them: then the function is stopped and reset, and what memory it could
-/// reach is free again. A function that cannot be stopped is never given to anybody again, nor is
-/// that memory.
+/// reach is free again. A function that cannot be stopped is in quarantine, and that memory is
+/// never given to anybody again.
 #[derive(Debug)]
 pub struct Claim {
     pub(crate) device: &'static PciDevice,
@@ -147,6 +148,16 @@ impl Claim {
 impl PciDevice {
     /// Stops and resets the function, and puts back what was saved. Sleeps.
     pub(crate) fn stop(&self, saved: &Saved) -> Result<(), StillReaches> {
+        let stopped = self.try_stop(saved);
+        self.is_unproven.store(stopped.is_err(), Ordering::Release);
+        if stopped.is_err() {
+            // Who waits for it to be let go of is not to wait for what may never be.
+            LEFT.wake_all();
+        }
+        stopped
+    }
+
+    fn try_stop(&self, saved: &Saved) -> Result<(), StillReaches> {
         // They go with it.
         let held = self.hold_virtual()?;
         let wait = |ms: u32| task::sleep_until(Deadline::after_ns(u64::from(ms) * 1_000_000));
@@ -156,6 +167,9 @@ impl PciDevice {
         self.resetting_ns.fetch_add(took, Ordering::Relaxed);
         reset.map_err(|NotReset| StillReaches)?;
         held.come_back();
+        if faults::doubts_own_reset() {
+            return Err(StillReaches);
+        }
         Ok(())
     }
 }
@@ -176,13 +190,13 @@ impl Drop for Claim {
                 self.device.ownership.leave_reset();
             }
             Err(StillReaches) => {
-                self.device.ownership.leave_to(Some(Owner::Stuck));
                 log::error!(
-                    "PCI function {} does not stop: it stays taken, and {} blocks of memory with it",
+                    "PCI function {}: {} blocks of memory that it was told of are lost",
                     self.device.function.address,
                     held.blocks.len()
                 );
                 held.blocks.into_iter().for_each(core::mem::forget);
+                self.device.quarantine();
             }
         }
     }

@@ -4,14 +4,14 @@
 
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::live::{Messages, Registers};
 use acpi::ConfigWindow;
 use guard::device::{self, FunctionPlace, MmioRegion};
 use guard::role;
 use lfmutex::{Mutex, Once};
-use pci::{Address, Bar, BarKind, ConfigRegisters, EXTENDED_CONFIG_BYTES, Function, Layout, Saved};
+use pci::{Address, Bar, BarKind, ConfigRegisters, EXTENDED_CONFIG_BYTES, Function, Layout};
 use task::WaitQueue;
 
 use crate::StillReaches;
@@ -78,8 +78,9 @@ pub enum Owner {
     Driver,
     /// The instance of this number.
     Instance(u32),
-    /// Nobody, for ever: it could not be reset.
-    Stuck,
+    /// Nobody: it did not prove that it was reset, and is to do so before somebody gets it
+    /// ([`PciDevice::recover`]).
+    Quarantine,
     /// Somebody else's kernel: it has left this instance.
     Elsewhere,
 }
@@ -89,7 +90,7 @@ impl fmt::Display for Owner {
         match self {
             Self::Driver => f.write_str("a driver has it"),
             Self::Instance(id) => write!(f, "instance {id} has it"),
-            Self::Stuck => f.write_str("it could not be reset"),
+            Self::Quarantine => f.write_str("it did not prove that it was reset"),
             Self::Elsewhere => f.write_str("it has left"),
         }
     }
@@ -114,7 +115,7 @@ pub(crate) struct Ownership(AtomicU64);
 impl Ownership {
     const NOBODY: u64 = 0;
     const DRIVER: u64 = 1;
-    const STUCK: u64 = 2;
+    const QUARANTINE: u64 = 2;
     const ELSEWHERE: u64 = 3;
     /// Nobody, since it was reset.
     const RESET: u64 = 4;
@@ -124,7 +125,7 @@ impl Ownership {
         match owner {
             None => Self::NOBODY,
             Some(Owner::Driver) => Self::DRIVER,
-            Some(Owner::Stuck) => Self::STUCK,
+            Some(Owner::Quarantine) => Self::QUARANTINE,
             Some(Owner::Elsewhere) => Self::ELSEWHERE,
             Some(Owner::Instance(id)) => Self::INSTANCE | id as u64,
         }
@@ -134,7 +135,7 @@ impl Ownership {
         match word {
             Self::NOBODY | Self::RESET => None,
             Self::DRIVER => Some(Owner::Driver),
-            Self::STUCK => Some(Owner::Stuck),
+            Self::QUARANTINE => Some(Owner::Quarantine),
             Self::ELSEWHERE => Some(Owner::Elsewhere),
             word => Some(Owner::Instance(word as u32)),
         }
@@ -157,6 +158,15 @@ impl Ownership {
                 Err(now) => word = now,
             }
         }
+    }
+
+    /// Makes somebody the owner of what is in quarantine; false if it is not.
+    pub(crate) fn take_from_quarantine(&self, owner: Owner) -> bool {
+        let taken = Self::word(Some(owner));
+        let of = Self::QUARANTINE;
+        (self.0)
+            .compare_exchange(of, taken, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 
     /// The owner at this moment.
@@ -192,6 +202,8 @@ pub struct PciDevice {
     pub(crate) kept: Mutex<Option<FunctionPlace>>,
     /// Time of all its resets, in nanoseconds.
     pub(crate) resetting_ns: AtomicU64,
+    /// Flag: its last reset was not proven.
+    pub(crate) is_unproven: AtomicBool,
     /// Virtual functions that it has, if any are on.
     pub(crate) offer: Option<Offer>,
 }
@@ -221,6 +233,18 @@ impl PciDevice {
     #[must_use]
     pub fn resetting_ns(&self) -> u64 {
         self.resetting_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether its last reset was not proven.
+    #[must_use]
+    pub(crate) fn is_unproven(&self) -> bool {
+        self.is_unproven.load(Ordering::Acquire)
+    }
+
+    /// Forgets how its resets ended: its driver is to let go of it, and only what comes of that
+    /// counts for [`remove_function`].
+    pub fn expect_reset(&self) {
+        self.is_unproven.store(false, Ordering::Release);
     }
 
     /// The function, as it was found.
@@ -374,15 +398,19 @@ pub fn add_function(place: &FunctionPlace) -> Option<&'static PciDevice> {
 }
 
 /// Lets a function of this instance go, when its driver has let go of it, which is waited for:
-/// nothing of it is mapped any more then.
+/// nothing of it is mapped any more then. One that its driver could not stop is tried again; if it
+/// still cannot be, its driver has it, or nobody, and this may be called again.
 ///
 /// # Errors
-/// [`StillReaches`]: its driver could not stop it.
+/// [`StillReaches`]: it does not prove that it was reset.
 pub fn remove_function(device: &'static PciDevice) -> Result<(), StillReaches> {
+    device.recover(Owner::Driver)?;
     let take = || match device.ownership.take(Owner::Elsewhere) {
         Ok(_) | Err(Owner::Elsewhere) => Some(Ok(())),
+        // What is under way of a driver that cannot stop it may never be over.
+        Err(Owner::Driver | Owner::Instance(_)) if device.is_unproven() => Some(Err(StillReaches)),
         Err(Owner::Driver | Owner::Instance(_)) => None,
-        Err(Owner::Stuck) => Some(Err(StillReaches)),
+        Err(Owner::Quarantine) => Some(Err(StillReaches)),
     };
     LEFT.wait(take)?;
     let region = device.registers.region.lock().take();
@@ -445,6 +473,7 @@ pub(crate) fn device(
         ownership,
         kept: Mutex::new(owner.map(|(_, place)| place.clone())),
         resetting_ns: AtomicU64::new(0),
+        is_unproven: AtomicBool::new(false),
         offer: None,
     }
 }
@@ -545,17 +574,12 @@ fn kept_of(found: &[PciDevice]) -> Option<Vec<iommu::Kept>> {
 /// Resets a function that is held back, and that nobody has: an instance of a supervisor before
 /// this one had it. One that does not prove its reset stays so.
 fn free_if_held(device: &PciDevice) {
-    let address = device.function.address;
-    if device.ownership.now().is_some() || !iommu::is_held(address) {
+    if device.ownership.now().is_some() || !iommu::is_held(device.function.address) {
         return;
     }
-    let is_free = device.stop(&Saved::of(&device.registers)).is_ok()
-        // SAFETY: it was reset, and nobody has it.
-        && unsafe { iommu::pass(address) }.is_ok();
-    if !is_free {
-        device.ownership.leave_to(Some(Owner::Stuck));
-        log::error!("PCI function {address} does not prove that it was reset: nobody gets it");
-    }
+    device.ownership.leave_to(Some(Owner::Quarantine));
+    // One that does not stays there, and is said so.
+    let _ = device.recover(Owner::Driver);
 }
 
 /// All functions that instances had of a supervisor before this one were taken over: what else

@@ -10,6 +10,7 @@
 //! | `config` | configuration space, and the functions there are |
 //! | `claim` | a function that a driver has for itself; letting go of it |
 //! | `assigned` | a function that an instance has |
+//! | `custody` | the steps by which it comes to one, and leaves it |
 //! | `confined` | whether something confines what a function reaches |
 //! | `faults` | what confined functions were refused |
 //! | `registers` | its registers |
@@ -24,6 +25,7 @@ mod assigned;
 mod claim;
 mod config;
 mod confined;
+mod custody;
 mod dma;
 mod faults;
 mod registers;

@@ -94,6 +94,7 @@ pub fn came(device: &'static PciDevice) {
 /// Why not. Unless `force`, nothing was changed.
 pub fn remove(device: &'static PciDevice, force: bool) -> Result<(), Refusal> {
     let address = device.function().address;
+    device.expect_reset();
     let driven = {
         let mut all = DRIVEN.lock();
         let index = all.iter().position(|driven| driven.address == address);

@@ -42,6 +42,8 @@ pub enum Fault {
     Scribble,
     /// Tells a device, of the next page that it is lent, this address in its place.
     Stray(u64),
+    /// Does not believe the next proofs that a function was reset, so many of them.
+    Unreset(usize),
     /// Tells a device, as the next interrupt message that it is to send, these in its place.
     Message(Message),
 }
@@ -63,6 +65,9 @@ impl Fault {
             "scribble" => Self::Scribble,
             name => {
                 let number = |text| u64::from_str_radix(text, 16).ok();
+                if let Some(count) = name.strip_prefix("unreset=") {
+                    return Some(Self::Unreset(count.parse().ok()?));
+                }
                 if let Some(message) = name.strip_prefix("message=") {
                     let (address, data) = message.split_once(':')?;
                     return Some(Self::Message(Message {
@@ -83,13 +88,29 @@ static IGNORES_NMI: AtomicBool = AtomicBool::new(false);
 static REFUSES_EPOCHS: AtomicBool = AtomicBool::new(false);
 
 /// Whether a proof that a function was reset is not to be believed: the first one in a supervisor
-/// whose command line says `fault=unreset`.
+/// whose command line says `fault=unreset`, or as many as `fault=unreset=2` says.
 #[must_use]
 pub fn doubts_reset() -> bool {
-    static HAS_DOUBTED: AtomicBool = AtomicBool::new(false);
-    role::is_supervisor()
-        && role::cmdline_value("fault") == Some("unreset")
-        && !HAS_DOUBTED.swap(true, Ordering::Relaxed)
+    static DOUBTED: AtomicUsize = AtomicUsize::new(0);
+    let fault = role::cmdline_value("fault").filter(|_| role::is_supervisor());
+    let Some(count) = fault.and_then(|fault| fault.strip_prefix("unreset")) else {
+        return false;
+    };
+    let count = (count.strip_prefix('=')).map_or(Ok(1), str::parse);
+    count.is_ok_and(|count| DOUBTED.fetch_add(1, Ordering::Relaxed) < count)
+}
+
+/// Number of proofs that a function of this instance was reset which are not to be believed.
+static DOUBTS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a proof that a function was reset is not to be believed in this instance
+/// ([`Fault::Unreset`]).
+#[must_use]
+pub fn doubts_own_reset() -> bool {
+    let less = |count: usize| count.checked_sub(1);
+    DOUBTS
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+        .is_ok()
 }
 
 /// Step at which this supervisor is to panic, as a number of [`CRASH_POINTS`] and one more; 0: at
@@ -179,8 +200,8 @@ pub(crate) fn refuses_epochs() -> bool {
     REFUSES_EPOCHS.load(Ordering::Relaxed)
 }
 
-/// Fails as told. Returns after [`Fault::Refuse`], [`Fault::Stray`] and [`Fault::Message`], and in
-/// the supervisor, where it does nothing.
+/// Fails as told. Returns after [`Fault::Refuse`], [`Fault::Unreset`], [`Fault::Stray`] and
+/// [`Fault::Message`], and in the supervisor, where it does nothing.
 pub fn inject(_: &FaultToken, fault: Fault) {
     if !role::is_supervisor() {
         fail(fault);
@@ -248,6 +269,7 @@ fn fail(fault: Fault) {
             panic!("on purpose, with interrupts waiting");
         }
         Fault::Refuse => REFUSES_EPOCHS.store(true, Ordering::Relaxed),
+        Fault::Unreset(count) => DOUBTS.store(count, Ordering::Relaxed),
         Fault::Stray(address) => STRAY.store(address, Ordering::Relaxed),
         Fault::Message(message) => {
             MESSAGE.1.store(message.data.into(), Ordering::Relaxed);

@@ -196,6 +196,16 @@ pub fn is_held(function: Address) -> bool {
     })
 }
 
+/// Has a function reach nothing that nobody has, whatever it reached; true if a unit has it.
+///
+/// # Errors
+/// [`Unanswered`]: it may still reach that.
+pub fn hold_back(function: Address) -> Result<bool, Unanswered> {
+    place(function).map_or(Ok(false), |(_, _, unit)| {
+        unit.block(number_of(function)).map(|()| true)
+    })
+}
+
 /// Has a function pass again that [is held](is_held) back.
 ///
 /// # Errors

@@ -90,14 +90,18 @@ pub fn add(device: &dyn Device, id: u32, functions: &[Address], unsafe_dma: bool
             ..AddDevice::default()
         };
         device.add_device(&mut call).map_err(|error| {
-            let owner = match call.reason {
-                dev::REASON_OWNER => device.status(call.owner).ok(),
-                _ => None,
-            };
+            let owner = owner(device, &call);
             Failure::new(refusal(*address, &call, owner.as_ref(), &error))
         })?;
     }
     Ok(())
+}
+
+/// The instance that a refusal names, if it names one that there still is.
+pub(crate) fn owner(device: &dyn Device, call: &AddDevice) -> Option<Status> {
+    let names = matches!(call.reason, dev::REASON_OWNER | dev::REASON_QUARANTINE);
+    let id = Some(call.owner).filter(|id| names && *id != 0);
+    device.status(id?).ok()
 }
 
 /// Message for a function that an instance does not get: the reason and the remedy.
@@ -168,9 +172,26 @@ pub(crate) fn why(
                                  state, so nothing would prove that it is quiet (QEMU: put it \
                                  behind a pcie-root-port)"
             .into(),
-        dev::REASON_NOT_RESET => "it did not prove that it was reset: nobody gets it before the \
-                                  machine is started anew"
+        dev::REASON_NOT_RESET => "it did not prove that it was reset, and is in quarantine: give \
+                                  it again later, which tries that again, or start the machine \
+                                  anew"
             .into(),
+        dev::REASON_QUARANTINE => match owner {
+            Some(status) if !has_ended(status) => {
+                let name = label(status);
+                format!(
+                    "{name} has let go of it, and it did not prove that it was reset: `skerry \
+                     device remove {name} {address}` tries that again, or stop {name}"
+                )
+            }
+            Some(status) => format!(
+                "{} had it, and it did not prove yet that it was reset: that is tried again",
+                label(status)
+            ),
+            None => "it is in quarantine, as it did not prove that it was reset: giving it to an \
+                     instance tries that again; if it never does, start the machine anew"
+                .into(),
+        },
         dev::REASON_NO_MESSAGES => "it has no MSI-X, and other interrupts are not given".into(),
         dev::REASON_NO_REGISTERS => "it has no registers in memory, or shares a page of them with \
                                      something else"
@@ -306,7 +327,11 @@ mod tests {
         let error = io::Error::from_raw_os_error(libc::EIO);
         let mut said: Vec<String> = (dev::REASON_IOMMU..=dev::REASON_DEVICES)
             .chain(dev::REASON_DMA_RESERVED..=dev::REASON_DMA_INTERRUPTS)
-            .chain([dev::REASON_NONE, dev::REASON_PHYSICAL])
+            .chain([
+                dev::REASON_NONE,
+                dev::REASON_PHYSICAL,
+                dev::REASON_QUARANTINE,
+            ])
             .map(|reason| {
                 let call = AddDevice {
                     reason,
@@ -317,6 +342,6 @@ mod tests {
             .collect();
         said.sort();
         said.dedup();
-        assert_eq!(said.len(), 18);
+        assert_eq!(said.len(), 19);
     }
 }

@@ -166,9 +166,9 @@ fn refused(
             format!("{name} does not run: only a running instance gets devices and gives them back")
         }
         dev::REASON_NONE => format!("cannot change {name}: {}", plain(error)),
-        reason => {
-            let owner = (reason == dev::REASON_OWNER).then(|| device.status(call.owner).ok());
-            refusal(address, call, owner.flatten().as_ref(), error)
+        _ => {
+            let owner = devices::owner(device, call);
+            refusal(address, call, owner.as_ref(), error)
         }
     }
 }
@@ -213,6 +213,9 @@ fn why_refused(refusal: Option<Refusal>) -> String {
         Some(refusal @ Refusal::Mounted(_)) => format!("{refusal}: unmount it, or give --force"),
         Some(refusal @ Refusal::Open(_)) => format!("{refusal}: end it, or give --force"),
         Some(refusal @ Refusal::Up(_)) => format!("{refusal}: take it down, or give --force"),
+        Some(refusal @ Refusal::NotReset) => {
+            format!("{refusal}, and is in quarantine there: remove it again, or stop the instance")
+        }
         Some(refusal) => refusal.to_string(),
     }
 }
@@ -234,6 +237,8 @@ pub struct Listed {
     pub available: bool,
     /// Whether an instance could have it now with `--unsafe-dma`.
     pub available_unsafe: bool,
+    /// Whether it is in quarantine, as it did not prove that it was reset.
+    pub quarantined: bool,
     /// Why it is not available.
     pub why: Option<String>,
 }
@@ -258,15 +263,11 @@ pub fn list(device: &dyn Device) -> Result<Vec<Listed>> {
                 ..AddDevice::default()
             };
             let error = device.add_device(&mut call).err()?;
-            let owner = (call.reason == dev::REASON_OWNER).then(|| device.status(call.owner).ok());
-            Some(devices::why(
-                identity.address,
-                &call,
-                owner.flatten().as_ref(),
-                &error,
-            ))
+            let owner = devices::owner(device, &call);
+            let why = devices::why(identity.address, &call, owner.as_ref(), &error);
+            Some((call.reason, why))
         };
-        let why = could(0);
+        let (reason, why) = could(0).unzip();
         let owner = owners
             .iter()
             .find(|status| !instances::has_ended(status) && status.devices().contains(&number));
@@ -278,6 +279,7 @@ pub fn list(device: &dyn Device) -> Result<Vec<Listed>> {
             instance: owner.map(|status| label(status).to_owned()),
             available: why.is_none(),
             available_unsafe: why.is_none() || could(dev::DEVICE_UNSAFE_DMA).is_none(),
+            quarantined: reason == Some(dev::REASON_QUARANTINE),
             why,
         });
     }

@@ -52,6 +52,10 @@ pub unsafe trait Function: Send + Sync {
     /// several does it at a time.
     fn stop(&self) -> bool;
 
+    /// Has it reach no memory, as far as that can be had without its help, as the instance that has
+    /// it could not reset it. That proves nothing of it: [`Self::stop`] does.
+    fn hold_back(&self);
+
     /// The domain that confines it; `None` if nothing does.
     fn domain(&self) -> Option<&dyn Domain>;
 
@@ -88,12 +92,12 @@ pub unsafe trait Domain: Send {
 
 /// Functions of an instance, by number.
 #[derive(Default)]
-pub(super) struct Functions(Vec<Assigned>);
+pub(super) struct Functions(pub(super) Vec<Assigned>);
 
-struct Assigned {
-    function: Arc<dyn Function>,
+pub(super) struct Assigned {
+    pub(super) function: Arc<dyn Function>,
     /// Flag: the instance is not told of it any more.
-    leaves: bool,
+    pub(super) leaves: bool,
     /// Place in quarantine, for what may wait for it.
     _room: quarantine::Room,
 }
@@ -211,7 +215,7 @@ impl Functions {
     }
 
     /// Adds one, in the order of the numbers. False without memory.
-    fn add(&mut self, function: Arc<dyn Function>, room: quarantine::Room) -> bool {
+    pub(super) fn add(&mut self, function: Arc<dyn Function>, room: quarantine::Room) -> bool {
         let number = function.place().number;
         let index = (self.0).partition_point(|given| given.function.place().number < number);
         let is_room = self.0.try_reserve(1).is_ok();

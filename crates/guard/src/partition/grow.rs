@@ -512,7 +512,7 @@ impl Partition {
                     None => None,
                 };
                 self.pending = None;
-                let leaves = function.and_then(|change| self.undo(change));
+                let leaves = function.and_then(|change| self.functions.undo(change, refusal));
                 // Nobody is to find what comes back in the table that it comes back from.
                 let is_stale = self.shared().places.is_stale();
                 self.publish_table(cpus, self.memory_bytes(), None);
@@ -582,7 +582,7 @@ impl Partition {
             give_back(self.cpus.drain(keeps..));
         }
         self.pending = None;
-        let leaves = function.and_then(|change| self.leaving(change));
+        let leaves = function.and_then(|change| self.functions.leaving(change));
         crash_point("change: adopted");
         let freed = freed.map(|mut memory| {
             // SAFETY: the instance's guard, which alone makes its page tables and alone can answer,

@@ -6,7 +6,10 @@ use alloc::sync::Arc;
 use abi::dev::{self, AddDevice, Status};
 use abi::errno::Errno;
 use abi::live::Refusal;
-use devices::{AssignError, ClaimError, DmaFault, Domain, NoDomain, NotConfined, Owner, PciDevice};
+use devices::{
+    AssignError, ClaimError, DmaFault, Domain, NoDomain, NotConfined, Owner, PciDevice,
+    StillReaches,
+};
 use guard::partition::{self, GrowError, InsertError, Leaving, MAX_FUNCTIONS, Partition, Settled};
 
 use super::{Instance, InstanceState, Refused};
@@ -23,9 +26,13 @@ impl From<AssignError> for Refused {
                 owner,
                 ..Self::new(dev::REASON_OWNER, Errno::EBUSY)
             },
-            AssignError::Taken(Owner::Stuck | Owner::Elsewhere) | AssignError::NotReset => {
+            AssignError::Taken(Owner::Quarantine | Owner::Elsewhere) | AssignError::NotReset => {
                 Self::new(dev::REASON_NOT_RESET, Errno::EIO)
             }
+            AssignError::Quarantine(owner) => Self {
+                owner,
+                ..Self::new(dev::REASON_QUARANTINE, Errno::EBUSY)
+            },
             AssignError::NoDevice => Self::new(dev::REASON_BRIDGE, Errno::EOPNOTSUPP),
             AssignError::NoReset => Self::new(dev::REASON_NO_RESET, Errno::EOPNOTSUPP),
             AssignError::NoMessages => Self::new(dev::REASON_NO_MESSAGES, Errno::EOPNOTSUPP),
@@ -218,8 +225,14 @@ impl Instance {
         // The record is not locked meanwhile.
         let flags = call.flags & dev::DEVICE_UNSAFE_DMA;
         let confined = |()| self.domain_for(device, flags, before > 0, domain);
-        let free = device.check_assignable().map_err(Refused::from);
         let reset_ns = device.resetting_ns();
+        let recovered = match is_dry_run {
+            true => Ok(()),
+            false => device.recover(Owner::Instance(self.id)),
+        };
+        let recovered = recovered.map_err(|StillReaches| AssignError::NotReset);
+        let free = recovered.and_then(|()| device.check_assignable());
+        let free = free.map_err(Refused::from);
         let free = match before as usize {
             MAX_FUNCTIONS.. => Err(partition::AssignError::Full.into()),
             _ => free,
@@ -323,11 +336,22 @@ impl Instance {
     }
 
     fn end_function(self: &Arc<Self>, epoch: u64, refusal: Option<Refusal>, leaving: Leaving) {
-        let Leaving { number, function } = leaving;
+        let Leaving {
+            number,
+            function,
+            stays,
+        } = leaving;
         let address = pci::Address::from_number(number);
         let resetting_ns = || devices::pci_device(address).map_or(0, PciDevice::resetting_ns);
         let before = resetting_ns();
-        let is_stopped = function.stop();
+        let is_stopped = match stays {
+            // Its driver there may still have its registers.
+            true => {
+                function.hold_back();
+                false
+            }
+            false => function.stop(),
+        };
         let reset_ns = resetting_ns().saturating_sub(before);
         {
             let mut record = self.record.lock();

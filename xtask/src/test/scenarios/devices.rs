@@ -166,7 +166,7 @@ fn changes_of(setting: &Setting, is_confined: bool) -> Result<Vec<Check>> {
     images::mke2fs(&given, &[], &tree)?;
     let mut machine = setting.machine(if is_confined { "confined" } else { "free" });
     machine.timeout = Some(Duration::from_secs(300));
-    machine.append = "pci.hide=01:00.0,02:00.0,03:00.0,04:00.0".into();
+    machine.append = "fault=unreset=2 pci.hide=01:00.0,02:00.0,03:00.0,04:00.0".into();
     let hardware = &mut machine.hardware;
     hardware.iommu = is_confined.then_some(Iommu::Intel);
     drive(hardware, "given", &given);
@@ -191,7 +191,22 @@ fn changes_of(setting: &Setting, is_confined: bool) -> Result<Vec<Check>> {
             "skerry: cannot give 0000:01:00.0 to an instance: no IOMMU confi",
         ),
     };
+    let (removed, listed, why) = match is_confined {
+        true => (
+            "a",
+            "-- no: it is in quarantine, as it d",
+            "skerry: cannot give 0000:01:00.0 to an instance: it is in",
+        ),
+        false => (
+            "skerry: a does not use 0000:01:00.0 any more, a",
+            "a no: a has let go of it, and it di",
+            "skerry: cannot give 0000:01:00.0 to an instance: a has le",
+        ),
+    };
     let cases = [
+        ("@REMOVED@", removed),
+        ("@LISTED@", listed),
+        ("@WHY@", why),
         ("@KIND@", kind),
         ("@UNSAFE@", unsafe_dma),
         ("@AVAILABLE@", available),
