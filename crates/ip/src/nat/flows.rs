@@ -1,5 +1,6 @@
 //! Flows in memory: found by the ends of their packets, and in the order in which their time ends.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hash::BuildHasher;
 use core::net::Ipv4Addr;
@@ -7,6 +8,7 @@ use core::net::Ipv4Addr;
 use hashbrown::{HashMap, HashTable};
 
 use super::NoRoom;
+use super::live::{LiveFlow, Readers};
 use super::state::{Direction, Progress, State};
 use super::tuple::Tuple;
 use crate::Nanos;
@@ -17,13 +19,29 @@ pub(super) type Number = u32;
 /// No flow.
 const NONE: Number = Number::MAX;
 
-/// A flow.
-#[derive(Clone, Debug)]
-pub(super) struct Flow {
-    /// The ends of its packets as they arrive, by direction.
+/// Flows of a state that are looked at for one whose time is over.
+const MOST_LOOKED_AT: usize = 16;
+
+/// A flow that begins.
+pub(super) struct Begun {
     pub(super) arriving: [Tuple; 2],
     pub(super) progress: Progress,
-    pub(super) expires: Nanos,
+    pub(super) owner: Option<u64>,
+    pub(super) inner: Ipv4Addr,
+}
+
+impl Begun {
+    /// Whether packets of its beginner get another source.
+    pub(super) fn hides_source(&self) -> bool {
+        self.arriving[0].from != self.arriving[1].to
+    }
+}
+
+/// A flow.
+pub(super) struct Flow {
+    pub(super) live: Arc<LiveFlow>,
+    /// The place that it has in the list of a state, and since when.
+    pub(super) queued: (State, Nanos),
     /// The owner of the published port that it is through.
     pub(super) owner: Option<u64>,
     /// The host that it counts for.
@@ -31,14 +49,20 @@ pub(super) struct Flow {
 }
 
 impl Flow {
+    /// The ends of its packets as they arrive, by direction.
+    pub(super) fn arriving(&self) -> &[Tuple; 2] {
+        self.live.arriving()
+    }
+
     /// The ends of its packets in a direction as they leave.
     pub(super) fn leaving(&self, direction: Direction) -> Tuple {
-        self.arriving[direction.other() as usize].reversed()
+        self.live.leaving(direction)
     }
 
     /// Whether packets of its beginner get another source.
     pub(super) fn hides_source(&self) -> bool {
-        self.arriving[0].from != self.leaving(Direction::Original).from
+        let [original, reply] = self.arriving();
+        original.from != reply.to
     }
 }
 
@@ -49,7 +73,8 @@ struct Slot {
     next: Number,
 }
 
-/// The flows of a state, first the one that has been silent for longest.
+/// The flows of a state, first the one that was put there first: at each time at which the table
+/// has heard of it, and when its time should have been over and was not.
 #[derive(Clone, Copy)]
 struct Queue {
     first: Number,
@@ -57,7 +82,7 @@ struct Queue {
 }
 
 /// Flows.
-pub(super) struct Flows<S> {
+pub(super) struct Flows<S, R> {
     hash: S,
     slots: Vec<Slot>,
     free: Number,
@@ -67,10 +92,12 @@ pub(super) struct Flows<S> {
     /// How many there are of each host.
     held: HashMap<Ipv4Addr, usize, S>,
     count: usize,
+    /// The list for those without the lock.
+    readers: R,
 }
 
-impl<S: BuildHasher + Clone> Flows<S> {
-    pub(super) fn new(hash: S) -> Self {
+impl<S: BuildHasher + Clone, R: Readers> Flows<S, R> {
+    pub(super) fn new(hash: S, readers: R) -> Self {
         Self {
             held: HashMap::with_hasher(hash.clone()),
             hash,
@@ -82,6 +109,7 @@ impl<S: BuildHasher + Clone> Flows<S> {
                 last: NONE,
             }; State::COUNT],
             count: 0,
+            readers,
         }
     }
 
@@ -102,7 +130,7 @@ impl<S: BuildHasher + Clone> Flows<S> {
     pub(super) fn find(&self, tuple: &Tuple) -> Option<(Number, Direction)> {
         let is_it = |place: &(Number, Direction)| {
             let flow = self.get(place.0);
-            flow.is_some_and(|flow| flow.arriving[place.1 as usize] == *tuple)
+            flow.is_some_and(|flow| flow.arriving()[place.1 as usize] == *tuple)
         };
         self.places.find(self.hash.hash_one(tuple), is_it).copied()
     }
@@ -111,21 +139,33 @@ impl<S: BuildHasher + Clone> Flows<S> {
     ///
     /// # Errors
     /// There is one with one of its tuples, or no memory.
-    pub(super) fn insert(&mut self, flow: Flow) -> Result<Number, NoRoom> {
-        let [original, reply] = flow.arriving;
+    pub(super) fn insert(&mut self, new: Begun, now: Nanos) -> Result<Number, NoRoom> {
+        let [original, reply] = new.arriving;
         if original == reply || self.find(&original).is_some() || self.find(&reply).is_some() {
             return Err(NoRoom);
         }
         let (hash, slots) = (&self.hash, &self.slots);
         let hash_of = |(number, direction): &(Number, Direction)| {
             let flow = slots[*number as usize].flow.as_ref();
-            flow.map_or(0, |flow| hash.hash_one(flow.arriving[*direction as usize]))
+            flow.map_or(0, |flow| {
+                hash.hash_one(flow.arriving()[*direction as usize])
+            })
         };
         let places = self.places.try_reserve(2, hash_of);
         places.map_err(|_| NoRoom)?;
         self.held.try_reserve(1).map_err(|_| NoRoom)?;
-        let number = if self.free == NONE {
+        if self.free == NONE {
             self.slots.try_reserve(1).map_err(|_| NoRoom)?;
+        }
+        let state = new.progress.state;
+        let live = LiveFlow::new(new.arriving, new.progress, now);
+        let flow = Flow {
+            live: self.readers.add(live)?,
+            queued: (state, now),
+            owner: new.owner,
+            inner: new.inner,
+        };
+        let number = if self.free == NONE {
             self.slots.push(Slot {
                 flow: None,
                 previous: NONE,
@@ -139,7 +179,6 @@ impl<S: BuildHasher + Clone> Flows<S> {
         };
         *self.held.entry(flow.inner).or_insert(0) += 1;
         self.count += 1;
-        let state = flow.progress.state;
         self.slots[number as usize].flow = Some(flow);
         for (tuple, direction) in [(original, Direction::Original), (reply, Direction::Reply)] {
             // There is room: nothing is hashed anew.
@@ -153,9 +192,11 @@ impl<S: BuildHasher + Clone> Flows<S> {
     /// Takes a flow out.
     pub(super) fn remove(&mut self, number: Number) -> Option<Flow> {
         let flow = self.slots.get_mut(number as usize)?.flow.take()?;
-        self.unlink(flow.progress.state, number);
+        flow.live.end();
+        self.readers.remove(&flow.live);
+        self.unlink(flow.queued.0, number);
         for (tuple, direction) in flow
-            .arriving
+            .arriving()
             .iter()
             .zip([Direction::Original, Direction::Reply])
         {
@@ -178,8 +219,8 @@ impl<S: BuildHasher + Clone> Flows<S> {
         Some(flow)
     }
 
-    /// Changes the progress of a flow, whose time begins anew.
-    pub(super) fn advance(&mut self, number: Number, progress: Progress, now: Nanos) {
+    /// Puts a flow behind the others of its state.
+    pub(super) fn requeue(&mut self, number: Number, now: Nanos) {
         let Some(flow) = self
             .slots
             .get_mut(number as usize)
@@ -187,20 +228,32 @@ impl<S: BuildHasher + Clone> Flows<S> {
         else {
             return;
         };
-        let before = flow.progress.state;
-        flow.progress = progress;
-        flow.expires = now.saturating_add(progress.state.patience());
+        let (before, state) = (flow.queued.0, flow.live.state());
+        flow.queued = (state, now);
         self.unlink(before, number);
-        self.push(progress.state, number);
+        self.push(state, number);
     }
 
-    /// A flow whose time is over.
-    pub(super) fn first_expired(&self, now: Nanos) -> Option<Number> {
-        let mut firsts = self.queues.iter().map(|queue| queue.first);
-        firsts.find(|number| self.get(*number).is_some_and(|flow| flow.expires <= now))
+    /// A flow whose time is over. One that was heard of without the table's knowing goes behind the
+    /// others of its state; so one that was not is found when twice its time is over at the latest.
+    pub(super) fn first_expired(&mut self, now: Nanos) -> Option<Number> {
+        for state in State::ALL {
+            for _ in 0..MOST_LOOKED_AT {
+                let number = self.queues[state as usize].first;
+                let Some(flow) = self.get(number) else { break };
+                if flow.live.expires() <= now {
+                    return Some(number);
+                }
+                if flow.queued.1.saturating_add(state.patience()) > now {
+                    break;
+                }
+                self.requeue(number, now);
+            }
+        }
+        None
     }
 
-    /// The flows of a state, first the one that has been silent for longest.
+    /// The flows of a state, in order of their [`Queue`].
     pub(super) fn in_state(&self, state: State) -> impl Iterator<Item = (Number, &Flow)> {
         let mut at = self.queues[state as usize].first;
         core::iter::from_fn(move || {

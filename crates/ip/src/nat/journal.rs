@@ -3,7 +3,8 @@
 use core::hash::BuildHasher;
 use core::net::{Ipv4Addr, SocketAddrV4};
 
-use super::flows::{Flow, Number};
+use super::flows::{Begun, Flow, Number};
+use super::live::Readers;
 use super::state::Progress;
 use super::{Direction, Hidden, Mapping, Nat, State, Tuple};
 use crate::Nanos;
@@ -27,16 +28,17 @@ pub type Journal = fn(u32, Option<&NotedFlow>);
 
 impl Flow {
     fn noted(&self) -> NotedFlow {
+        let progress = self.live.progress();
         NotedFlow {
-            arriving: self.arriving,
-            state: self.progress.state,
-            closing: self.progress.closing,
+            arriving: *self.arriving(),
+            state: progress.state,
+            closing: progress.closing,
             is_published: self.owner.is_some(),
         }
     }
 }
 
-impl<S: BuildHasher + Clone> Nat<S> {
+impl<S: BuildHasher + Clone, R: Readers> Nat<S, R> {
     /// Has a journal know of each flow, from its beginning to its end, and of its states.
     pub fn keep_journal(&mut self, journal: Journal) {
         self.journal = Some(journal);
@@ -82,10 +84,9 @@ impl<S: BuildHasher + Clone> Nat<S> {
             return None;
         }
         let progress = Progress::known(state, noted.closing);
-        let flow = Flow {
+        let flow = Begun {
             arriving: noted.arriving,
             progress,
-            expires: now.saturating_add(state.patience()),
             owner,
             inner,
         };
@@ -94,7 +95,7 @@ impl<S: BuildHasher + Clone> Nat<S> {
         if hides {
             self.map_to(hidden, leaving.from.port())?;
         }
-        let inserted = self.flows.insert(flow).ok();
+        let inserted = self.flows.insert(flow, now).ok();
         match inserted {
             Some(number) => self.note(number),
             None if hides => self.unmap(hidden),

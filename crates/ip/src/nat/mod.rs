@@ -7,6 +7,7 @@
 
 mod flows;
 mod journal;
+mod live;
 mod state;
 mod tuple;
 
@@ -15,9 +16,10 @@ use core::hash::BuildHasher;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::ops::RangeInclusive;
 
-use flows::{Flow, Flows};
+use flows::{Begun, Flow, Flows};
 use hashbrown::HashMap;
 pub use journal::{Journal, NotedFlow};
+pub use live::{LiveFlow, Readers};
 use state::Progress;
 pub use state::{Direction, State};
 pub use tuple::{Protocol, Tuple};
@@ -86,6 +88,21 @@ pub struct Published {
 }
 
 impl Published {
+    /// The first that is not before a port, of some in order of protocols and ports.
+    fn place_of(all: &[Self], protocol: Protocol, port: u16) -> usize {
+        all.partition_point(|known| (known.protocol, known.at.port()) < (protocol, port))
+    }
+
+    /// The published port that a packet to this host is for, of all in the order of
+    /// [`Nat::published`].
+    #[must_use]
+    pub fn find(all: &[Self], protocol: Protocol, at: SocketAddrV4) -> Option<&Self> {
+        all[Self::place_of(all, protocol, at.port())..]
+            .iter()
+            .take_while(|known| (known.protocol, known.at.port()) == (protocol, at.port()))
+            .find(|known| known.overlaps(protocol, at))
+    }
+
     fn overlaps(&self, protocol: Protocol, at: SocketAddrV4) -> bool {
         let (own, other) = (self.at.ip(), at.ip());
         (self.protocol, self.at.port()) == (protocol, at.port())
@@ -134,12 +151,12 @@ struct Mapping {
     flows: usize,
 }
 
-/// The translation of addresses.
-pub struct Nat<S> {
+/// The translation of addresses. `R` lists flows for those without its lock.
+pub struct Nat<S, R = ()> {
     networks: Vec<Prefix>,
     /// In order of protocols and ports.
     published: Vec<Published>,
-    flows: Flows<S>,
+    flows: Flows<S, R>,
     /// One for each hidden end, whoever it talks to (RFC 4787, REQ-1).
     mappings: HashMap<Hidden, Mapping, S>,
     /// The other way: ends that mappings stand for others with.
@@ -148,22 +165,32 @@ pub struct Nat<S> {
     counts: Counts,
     /// Writer of notes about flows, if somebody keeps them.
     journal: Option<Journal>,
+    version: u64,
 }
 
 impl<S: BuildHasher + Clone> Nat<S> {
+    /// A translation of nothing, as [`Self::with_readers`], of which nobody knows without its lock.
+    #[must_use]
+    pub fn new(hash: S, most_flows: usize) -> Self {
+        Self::with_readers(hash, (), most_flows)
+    }
+}
+
+impl<S: BuildHasher + Clone, R: Readers> Nat<S, R> {
     /// A translation of nothing. `hash` has a secret, so that nobody outside knows which flows meet
     /// in a place of the table.
     #[must_use]
-    pub fn new(hash: S, most_flows: usize) -> Self {
+    pub fn with_readers(hash: S, readers: R, most_flows: usize) -> Self {
         Self {
             networks: Vec::new(),
             published: Vec::new(),
-            flows: Flows::new(hash.clone()),
+            flows: Flows::new(hash.clone(), readers),
             mappings: HashMap::with_hasher(hash.clone()),
             outer: HashMap::with_hasher(hash),
             most_flows,
             counts: Counts::default(),
             journal: None,
+            version: 0,
         }
     }
 
@@ -171,6 +198,12 @@ impl<S: BuildHasher + Clone> Nat<S> {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.networks.is_empty() && self.published.is_empty() && self.flows.len() == 0
+    }
+
+    /// A number that is another whenever hidden networks or published ports have changed.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// Hides a network: who is in it comes from an address of this host's. Doing so again changes
@@ -186,12 +219,14 @@ impl<S: BuildHasher + Clone> Nat<S> {
             return Err(NoRoom);
         }
         self.networks.push(network);
+        self.version += 1;
         Ok(())
     }
 
     /// Hides a network no more. The flows of who is in it end.
     pub fn stop_masquerade(&mut self, network: Prefix) {
         self.networks.retain(|known| *known != network);
+        self.version += 1;
         self.end_flows(|flow| network.contains(flow.inner));
     }
 
@@ -220,26 +255,27 @@ impl<S: BuildHasher + Clone> Nat<S> {
         }
         let at = self.place_of(new.protocol, new.at.port());
         self.published.insert(at, new);
+        self.version += 1;
         Ok(())
     }
 
     /// The first published port that is not before one.
     fn place_of(&self, protocol: Protocol, port: u16) -> usize {
-        self.published
-            .partition_point(|known| (known.protocol, known.at.port()) < (protocol, port))
+        Published::place_of(&self.published, protocol, port)
     }
 
     /// The published port that a packet to this host is for.
     #[must_use]
     pub fn published_at(&self, protocol: Protocol, at: SocketAddrV4) -> Option<Published> {
-        let first = self.place_of(protocol, at.port());
-        let here = self.published[first..]
-            .iter()
-            .take_while(|known| (known.protocol, known.at.port()) == (protocol, at.port()));
-        here.copied().find(|known| known.overlaps(protocol, at))
+        Published::find(&self.published, protocol, at).copied()
     }
 
-    /// All published ports.
+    /// The hidden networks.
+    pub fn networks(&self) -> impl Iterator<Item = &Prefix> {
+        self.networks.iter()
+    }
+
+    /// All published ports, in order of protocols and ports.
     pub fn published(&self) -> impl Iterator<Item = &Published> {
         self.published.iter()
     }
@@ -247,6 +283,7 @@ impl<S: BuildHasher + Clone> Nat<S> {
     /// Withdraws an owner's ports, and ends the flows through them.
     pub fn withdraw(&mut self, owner: u64) {
         self.published.retain(|known| known.owner != owner);
+        self.version += 1;
         self.end_flows(|flow| flow.owner == Some(owner));
     }
 
@@ -260,7 +297,7 @@ impl<S: BuildHasher + Clone> Nat<S> {
     /// Ends the flows that come from an address of this host's, or to it, which is so no more.
     pub fn forget_outer(&mut self, outer: Ipv4Addr) {
         self.end_flows(|flow| {
-            let (arriving, leaving) = (flow.arriving[0], flow.leaving(Direction::Original));
+            let (arriving, leaving) = (flow.arriving()[0], flow.leaving(Direction::Original));
             [*arriving.to.ip(), *leaving.from.ip()].contains(&outer)
         });
     }
@@ -302,20 +339,31 @@ impl<S: BuildHasher + Clone> Nat<S> {
         let Some(flow) = self.flows.get(number) else {
             return Ok(None);
         };
-        if flow.expires <= now {
+        if flow.live.expires() <= now {
             self.end(number);
             return Ok(None);
         }
-        let (leaving, before) = (flow.leaving(direction), flow.progress);
+        let (leaving, before) = (flow.leaving(direction), flow.live.progress());
         let mut progress = before;
         if !progress.packet(arriving.protocol, direction, payload) {
             return Err(Malformed);
         }
-        self.flows.advance(number, progress, now);
+        flow.live.advance(now, direction, before, progress);
+        self.flows.requeue(number, now);
         if (progress.state, progress.closing) != (before.state, before.closing) {
             self.note(number);
         }
         Ok(Some(leaving))
+    }
+
+    /// Remembers a word of the caller's for the flow and direction of packets with these ends
+    /// ([`LiveFlow::admitted`]), if there is one.
+    pub fn admit(&self, arriving: &Tuple, word: u64) {
+        if let Some((number, direction)) = self.flows.find(arriving)
+            && let Some(flow) = self.flows.get(number)
+        {
+            flow.live.admit(direction, word);
+        }
     }
 
     /// Begins a flow. Returns the ends that its first packet leaves with.
@@ -357,14 +405,13 @@ impl<S: BuildHasher + Clone> Nat<S> {
             to,
             ..arriving
         };
-        let flow = Flow {
+        let flow = Begun {
             arriving: [arriving, leaving.reversed()],
             progress,
-            expires: now.saturating_add(progress.state.patience()),
             owner: new.published.map(|published| published.owner),
             inner,
         };
-        let inserted = self.flows.insert(flow);
+        let inserted = self.flows.insert(flow, now);
         if inserted.is_err() && new.outer.is_some() {
             self.unmap((arriving.protocol, arriving.from, *from.ip()));
         }
@@ -400,8 +447,9 @@ impl<S: BuildHasher + Clone> Nat<S> {
             State::Unacknowledged,
         ];
         let victim = EXPENDABLE.iter().find_map(|state| {
-            let mut all = self.flows.in_state(*state).take(MOST_VICTIMS);
-            all.find(|(_, flow)| flow.inner == inner)
+            let all = self.flows.in_state(*state).take(MOST_VICTIMS);
+            let own = all.filter(|(_, flow)| flow.inner == inner);
+            own.min_by_key(|(_, flow)| flow.live.heard())
         });
         let (number, _) = victim.ok_or(NoRoom)?;
         self.end(number);
@@ -478,7 +526,7 @@ impl<S: BuildHasher + Clone> Nat<S> {
             && flow.hides_source()
         {
             let outer = flow.leaving(Direction::Original).from;
-            let original = flow.arriving[0];
+            let original = flow.arriving()[0];
             self.unmap((original.protocol, original.from, *outer.ip()));
         }
     }
@@ -488,7 +536,7 @@ impl<S: BuildHasher + Clone> Nat<S> {
     pub fn arrived_as(&self, left: &Tuple) -> Option<Tuple> {
         let (number, direction) = self.flows.find(&left.reversed())?;
         let flow = self.flows.get(number)?;
-        Some(flow.arriving[direction.other() as usize])
+        Some(flow.arriving()[direction.other() as usize])
     }
 
     /// Translates an ICMP error that quotes a packet of a flow, whose checksum was verified.
@@ -512,13 +560,13 @@ impl<S: BuildHasher + Clone> Nat<S> {
         let found = self.flows.find(&left.reversed());
         let Some((flow, direction)) = found.and_then(|(number, direction)| {
             let flow = self.flows.get(number)?;
-            (flow.expires > now).then_some((flow, direction))
+            (flow.live.expires() > now).then_some((flow, direction))
         }) else {
             return Ok(None);
         };
-        let arrived = flow.arriving[direction.other() as usize];
+        let arrived = flow.arriving()[direction.other() as usize];
         arrived.write_quoted(message)?;
-        let (answer, leaving) = (flow.arriving[direction as usize], flow.leaving(direction));
+        let (answer, leaving) = (flow.arriving()[direction as usize], flow.leaving(direction));
         // Who is hidden does not show itself by errors, nor who is on the way to it.
         let from = if answer.from == leaving.from {
             from

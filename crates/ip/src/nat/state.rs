@@ -145,7 +145,7 @@ pub(super) struct Progress {
     /// The side that has sent a FIN first.
     pub(super) closing: Option<Direction>,
     /// The last number that each side has acknowledged.
-    acknowledged: [Option<u32>; 2],
+    pub(super) acknowledged: [Option<u32>; 2],
 }
 
 impl Progress {

@@ -130,9 +130,28 @@ fn pass(
     nat.begin(now, &new).ok()
 }
 
+/// Does with a packet as a router does that looks for its flow without the table's lock first.
+fn pass_without_lock(
+    nat: &mut Nat<RandomState>,
+    now: Nanos,
+    arriving: Tuple,
+    flags: u8,
+    numbers: (u32, u32),
+) -> Option<Tuple> {
+    let found = nat.flows.find(&arriving);
+    if let Some(flow) = found.and_then(|(number, _)| nat.flows.get(number)) {
+        let direction = flow.live.direction_of(&arriving).unwrap();
+        let (_, payload) = packet(&arriving, flags, numbers);
+        if flow.live.follow(now, direction, &payload) {
+            return Some(flow.live.leaving(direction));
+        }
+    }
+    pass(nat, now, arriving, flags, numbers)
+}
+
 fn state_of(nat: &Nat<RandomState>, arriving: &Tuple) -> Option<State> {
     let (number, _) = nat.flows.find(arriving)?;
-    Some(nat.flows.get(number)?.progress.state)
+    Some(nat.flows.get(number)?.live.state())
 }
 
 /// All tables tell the same.
@@ -147,20 +166,20 @@ fn check(nat: &Nat<RandomState>) {
         seen += 1;
         *held.entry(flow.inner).or_default() += 1;
         for direction in [Direction::Original, Direction::Reply] {
-            let found = nat.flows.find(&flow.arriving[direction as usize]);
+            let found = nat.flows.find(&flow.arriving()[direction as usize]);
             assert_eq!(found, Some((number, direction)));
         }
         if flow.hides_source() {
             let outer = flow.leaving(Direction::Original).from;
             let hidden = (
-                flow.arriving[0].protocol,
-                flow.arriving[0].from,
+                flow.arriving()[0].protocol,
+                flow.arriving()[0].from,
                 *outer.ip(),
             );
             *mapped.entry(hidden).or_default() += 1;
             assert_eq!(nat.mappings[&hidden].port, outer.port());
             let standing = nat.outer[&(hidden.0, outer)];
-            assert_eq!(standing, flow.arriving[0].from);
+            assert_eq!(standing, flow.arriving()[0].from);
         }
     }
     assert_eq!(seen, nat.flows());
@@ -178,8 +197,8 @@ fn check(nat: &Nat<RandomState>) {
         .map(|at| {
             let state = State::ALL[at];
             let all: Vec<_> = nat.flows.in_state(state).collect();
-            assert!(all.iter().all(|(_, flow)| flow.progress.state == state));
-            assert!(all.is_sorted_by_key(|(_, flow)| flow.expires), "{state:?}");
+            assert!(all.iter().all(|(_, flow)| flow.live.state() == state));
+            assert!(all.is_sorted_by_key(|(_, flow)| flow.queued.1), "{state:?}");
             all.len()
         })
         .sum();
@@ -621,6 +640,53 @@ proptest! {
         }
     }
 
+    /// Whether packets are followed with or without the lock of the table makes no difference, to
+    /// them and to how long their flows last.
+    #[test]
+    fn flows_are_followed_without_the_lock_as_with_it(actions in prop::collection::vec(
+        (0..4u8, 0..6u16, 0..8usize, 0..3u32, 0..70u64), 1..200,
+    )) {
+        let (mut with, mut without) = (nat(1000), nat(1000));
+        let mut now = 0;
+        let mut all = 0;
+        for (action, port, flags, number, seconds) in actions {
+            let flags = [SYN, SYN_ACK, ACK, ACK, ACK, FIN, RST, SYN | FIN][flags];
+            let protocol = [Protocol::Tcp, Protocol::Udp][usize::from(port) % 2];
+            let out = tuple(protocol, inner(1, 20_000 + port), remote(1, 80));
+            let back = tuple(protocol, out.to, end(OUTER.octets(), 20_000 + port));
+            let arriving = match action {
+                0 | 1 => out,
+                2 => back,
+                _ => {
+                    now += seconds * SECOND;
+                    continue;
+                }
+            };
+            let numbers = (number, number);
+            let left = pass(&mut with, now, arriving, flags, numbers);
+            let same = pass_without_lock(&mut without, now, arriving, flags, numbers);
+            prop_assert_eq!(left, same);
+            check(&without);
+            let progress = |nat: &Nat<RandomState>| {
+                let number = nat.flows.find(&out)?.0;
+                let live = &nat.flows.get(number)?.live;
+                let progress = live.progress();
+                let known = (progress.state, progress.closing, progress.acknowledged);
+                (live.expires() > now).then_some((live.expires(), known))
+            };
+            prop_assert_eq!(progress(&with), progress(&without));
+            all = all.max(without.flows());
+        }
+        // Those of which nothing is heard are given up, at twice their time at the latest.
+        for step in [1, 2, 3u16] {
+            now += 5 * 24 * 3600 * SECOND;
+            let next = tuple(Protocol::Udp, inner(2, step), remote(2, 53));
+            pass(&mut without, now, next, 0, (0, 0));
+            check(&without);
+        }
+        prop_assert_eq!(without.flows(), 1, "of {}", all);
+    }
+
     /// A router against what it should remember: who has sent what to whom, and when.
     #[test]
     fn a_nat_does_as_its_model(actions in prop::collection::vec(
@@ -740,7 +806,7 @@ fn all_flows(nat: &Nat<RandomState>) -> Vec<(Tuple, Tuple, State, Option<u64>)> 
         .filter_map(|number| nat.flows.get(number));
     let told = flows.map(|flow| {
         let leaving = flow.leaving(Direction::Original);
-        (flow.arriving[0], leaving, flow.progress.state, flow.owner)
+        (flow.arriving()[0], leaving, flow.live.state(), flow.owner)
     });
     let mut all: Vec<_> = told.collect();
     all.sort_by_key(|(arriving, ..)| *arriving);

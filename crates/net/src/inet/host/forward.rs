@@ -16,13 +16,15 @@ use ip::nat::{NewFlow, Published, Tuple};
 use ip::route::Kind;
 use ip::{Nanos, checksum, icmp};
 
+use super::destinations::Destination;
 use super::input::{Complaint, Whole};
+use super::link::admission;
 use super::output::OutgoingPacket;
 use super::state::{Class, HostState, Work};
 use crate::inet::datagram::PathMtuDiscovery;
 
 /// Bytes behind the header that translation changes, of TCP and UDP.
-const HEAD: usize = 20;
+pub(super) const HEAD: usize = 20;
 
 /// The hash of flows: with a key that nobody outside knows.
 #[derive(Clone)]
@@ -48,6 +50,8 @@ impl BuildHasher for FlowHash {
 pub(super) struct ForwardTerms {
     /// Number of the interface that the packet came in by.
     pub(super) arrived_by: u32,
+    /// Version of the tables by which its ends were looked at; 0: it was not by tables.
+    pub(super) seen: u64,
     /// Ports that are given to programs of this host.
     pub(super) own_ports: RangeInclusive<u16>,
     /// The packet was put together from fragments.
@@ -63,8 +67,9 @@ pub(super) enum Passed {
     /// The packet is of a flow that a program of this host has begun, and is for that, with other
     /// ends.
     Home(Translation),
-    /// The packet was sent on, or waits for a neighbour.
-    Sent,
+    /// The packet was sent on, or waits for a neighbour; the way is what others to the same host
+    /// can go by.
+    Sent(Option<Destination>),
     /// The packet may not pass.
     Lost,
     /// The packet is not translated, and others are not passed on.
@@ -117,7 +122,7 @@ impl HostState {
         work: &mut Work,
     ) -> Passed {
         match self.try_pass_on(now, packet, terms, work) {
-            Ok(()) => Passed::Sent,
+            Ok(way) => Passed::Sent(way),
             Err(passed) => passed,
         }
     }
@@ -128,7 +133,7 @@ impl HostState {
         packet: &Whole<'_>,
         terms: &ForwardTerms,
         work: &mut Work,
-    ) -> Result<(), Passed> {
+    ) -> Result<Option<Destination>, Passed> {
         let header = packet.header;
         let is_idle = self.nat.is_idle();
         let arriving = if is_idle {
@@ -189,7 +194,14 @@ impl HostState {
         } else {
             known
         };
-        self.send_translated(now, packet, &way, known, terms, work)
+        self.send_translated(now, packet, &way, known, terms, work)?;
+        let onward = self.way_to(now, to, 0);
+        if let Some(arriving) = arriving {
+            // What was asked here need not be for the next one.
+            let word = admission(terms.seen, terms.arrived_by);
+            self.nat.admit(&arriving, word);
+        }
+        Ok(onward)
     }
 
     /// The translation of a packet by the flow that it is of, or that it is an error about.

@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use ip::groups::igmp;
@@ -18,6 +17,7 @@ use super::forward::{ForwardTerms, Passed, Translation};
 use super::link::View;
 use super::state::Class;
 use super::tcp::{EndsHash, Held};
+use super::translation::Sight;
 use crate::inet::bind_table::ephemeral_ports;
 use crate::inet::datagram::{Datagram, PathMtuDiscovery};
 use crate::inet::icmp_errors::QuotedError;
@@ -64,8 +64,10 @@ struct Ends {
     destination: Class,
     /// The source claims to be of a hidden network, and is not.
     is_disguised: bool,
-    /// Nothing is translated.
+    /// Nothing about the packet is translated.
     is_plain: bool,
+    /// Version of the tables that have said so; 0: the interfaces alone have.
+    seen: u64,
 }
 
 impl Whole<'_> {
@@ -165,14 +167,19 @@ impl Host {
         };
         let header = packet.header;
         self.counts.receive_ecn(header.tos);
-        if header.protocol == TCP && !header.is_fragment() && !stack.hears_raw_packets() {
+        let sight = self.look_through(stack, arrived, &packet);
+        if sight == Sight::Passed {
+            return;
+        }
+        let is_segment = header.protocol == TCP && !header.is_fragment();
+        if sight == Sight::Plain && is_segment && !stack.hears_raw_packets() {
             let ends = (header.source.into(), header.destination.into());
             if self.receive_if_open(arrived, ends, header.tos, packet.payload) {
                 return self.counts.count(Counter::InDelivers);
             }
         }
         let forwards = stack.core.sysctls.ip_forward.as_usize() != 0;
-        let ends = self.look_at_ends(arrived, &header);
+        let ends = self.look_at_ends(arrived, &header, sight);
         let class = ends.destination;
         self.counts.receive_by_many(class, bytes.len());
         let from_nobody = header.source.is_unspecified() && header.destination.is_broadcast();
@@ -221,20 +228,31 @@ impl Host {
             whole.header.more_fragments = false;
             whole.payload = &payload;
         }
-        if passes.is_none() || !self.pass_on(stack, interface, &whole, was_fragments) {
-            self.deliver(stack, Some(arrived), &whole, &whole);
+        if passes.is_some() {
+            let terms = ForwardTerms {
+                arrived_by: interface.index,
+                seen: ends.seen,
+                own_ports: ephemeral_ports(&stack.core),
+                was_fragments,
+                forwards,
+            };
+            if self.pass_on(stack, &whole, &terms) {
+                return;
+            }
         }
+        self.deliver(stack, Some(arrived), &whole, &whole);
     }
 
-    /// Looks at a packet's ends: where nothing is translated without the tables' lock.
-    fn look_at_ends(&self, arrived: &Arrived<'_>, header: &Header) -> Ends {
+    /// Looks at a packet's ends: where they are plain to see without the tables' lock.
+    fn look_at_ends(&self, arrived: &Arrived<'_>, header: &Header, sight: Sight) -> Ends {
         let (source, destination) = (header.source, header.destination);
-        if !self.translates.load(Ordering::Relaxed) {
+        if sight == Sight::Plain {
             return Ends {
                 source: arrived.view.class(source),
                 destination: arrived.view.class(destination),
                 is_disguised: false,
                 is_plain: true,
+                seen: 0,
             };
         }
         let state = self.lock_state();
@@ -243,30 +261,22 @@ impl Host {
             destination: state.class(destination),
             is_disguised: state.is_disguised(source, arrived.interface.index),
             is_plain: state.nat.is_idle(),
+            seen: state.version(),
         }
     }
 
     /// Passes a packet on, or says why not. Returns whether nothing is left to be done: else it is
     /// for this host.
-    fn pass_on(
-        &self,
-        stack: &InetStack,
-        interface: &Interface,
-        packet: &Whole<'_>,
-        was_fragments: bool,
-    ) -> bool {
-        let terms = ForwardTerms {
-            arrived_by: interface.index,
-            own_ports: ephemeral_ports(&stack.core),
-            was_fragments,
-            forwards: stack.core.sysctls.ip_forward.as_usize() != 0,
-        };
+    fn pass_on(&self, stack: &InetStack, packet: &Whole<'_>, terms: &ForwardTerms) -> bool {
         let now = self.now();
-        let passed = self.with_state(|state, work| state.pass_on(now, packet, &terms, work));
+        let passed = self.with_state(|state, work| state.pass_on(now, packet, terms, work));
         match passed {
             Passed::Local => return false,
             Passed::Home(translation) => self.bring_home(stack, packet, translation),
-            Passed::Sent => self.counts.count(Counter::ForwDatagrams),
+            Passed::Sent(way) => {
+                self.counts.count(Counter::ForwDatagrams);
+                self.remember(now, way);
+            }
             Passed::Lost => {}
             Passed::NotForwarded => self.counts.count(Counter::InAddrErrors),
             Passed::NoRoom => self.counts.count(Counter::InDiscards),

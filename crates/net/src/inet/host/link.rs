@@ -105,6 +105,13 @@ impl KnownInterface {
     }
 }
 
+/// A version of tables and an interface in one number: by which packets were found to be for whom
+/// they are. Interfaces that have the same 24 bits are 16 million apart, each of which has changed
+/// the version.
+pub(super) fn admission(version: u64, interface: u32) -> u64 {
+    version << 24 | u64::from(interface & 0xff_ffff)
+}
+
 /// The interfaces as they were at some moment, in the order of their numbers.
 pub(super) struct View {
     interfaces: Vec<KnownInterface>,

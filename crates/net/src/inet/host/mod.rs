@@ -10,6 +10,7 @@ mod forward;
 mod fragments;
 mod groups;
 mod ifreq;
+mod index;
 mod input;
 mod link;
 mod nat;
@@ -20,6 +21,7 @@ mod registry;
 mod send_queue;
 mod state;
 mod tcp;
+mod translation;
 mod v6;
 
 use alloc::sync::{Arc, Weak};
@@ -47,6 +49,7 @@ use state::{Class, HostState, OutgoingFrame, Work};
 use task::{Mutex, MutexGuard, Once, RcuArc};
 use tcp::TcpLayer;
 pub(super) use tcp::UnownedConnection;
+use translation::Translation;
 use v6::Ipv6Link;
 
 pub use self::burst::Burst;
@@ -97,6 +100,7 @@ pub struct Host {
     version: AtomicU64,
     /// Whether packets may have other ends than they come with.
     translates: AtomicBool,
+    translation: Translation,
     /// The interfaces; none for want of memory.
     view: RcuArc<View>,
     /// Interfaces before which something waits to be sent.
@@ -147,6 +151,7 @@ impl Host {
         Arc::new_cyclic(|this| Self {
             busy_cards: state.interfaces.busy_cards(),
             fragments: state.fragments.clone(),
+            translation: Translation::new(state.known_flows.clone()),
             state: Mutex::new(state),
             version: AtomicU64::new(0),
             translates: AtomicBool::new(false),
@@ -434,6 +439,7 @@ impl Drop for LockedState<'_> {
             self.state.published = (version, seen);
             host.version.store(version, Ordering::SeqCst);
         }
+        host.translation.show(&mut self.state);
         let translates = !self.state.nat.is_idle();
         if host.translates.load(Ordering::Relaxed) != translates {
             host.translates.store(translates, Ordering::Relaxed);

@@ -371,7 +371,7 @@ impl Host {
 
 /// A frame with a packet; of a link with hardware addresses with those of both ends, the other's
 /// first. `None` without memory.
-fn build(
+pub(super) fn build(
     link: Option<(ip::HardwareAddress, ip::HardwareAddress)>,
     header: &Header,
     payload: &[&[u8]; 2],

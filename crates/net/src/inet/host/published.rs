@@ -125,7 +125,7 @@ impl Host {
         to: SocketAddr,
     ) -> Option<Result<Route>> {
         let SocketAddr::V4(to) = to else { return None };
-        if self.kept_ports.is_empty() {
+        if self.kept_ports.is_empty() || !self.translation.may_be_published(protocol, to) {
             return None;
         }
         let state = self.lock_state();

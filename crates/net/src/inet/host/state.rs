@@ -15,6 +15,7 @@ use super::forward::FlowHash;
 use super::fragments::Fragments;
 use super::link::LinkDevice;
 use super::registry::{Registered, Registry};
+use super::translation::{FlowWriter, KnownFlows};
 use super::v6::Ipv6State;
 use crate::socket::InterfaceAddress;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
@@ -161,7 +162,9 @@ pub(super) struct HostState {
     pub(super) path_mtus: PathMtus<Ipv4Addr>,
     pub(super) rate_limit: RateLimit,
     pub(super) counts: Arc<PacketCounts>,
-    pub(super) nat: Nat<FlowHash>,
+    pub(super) nat: Nat<FlowHash, FlowWriter>,
+    /// The flows of `nat`, for those without the lock.
+    pub(super) known_flows: Arc<KnownFlows>,
     pub(super) flow_hash: FlowHash,
     pub(super) v6: Ipv6State,
     /// When there is something to tell of groups of IPv4.
@@ -173,6 +176,9 @@ pub(super) struct HostState {
     pub(super) locked: u64,
     /// The versions of all tables and of the interfaces that others see.
     pub(super) published: (u64, u64),
+    /// The versions of what is translated and of the routes, of which others see what follows for
+    /// packets; none if nothing is translated.
+    pub(super) shown_terms: Option<(u64, u64)>,
 }
 
 impl HostState {
@@ -184,6 +190,7 @@ impl HostState {
         };
         let key = [16, 24].map(|at| u64::from(word(at)) << 32 | u64::from(word(at + 4)));
         let flow_hash = FlowHash::new(key);
+        let writer = FlowWriter::new(flow_hash.clone());
         Self {
             interfaces: Registry::default(),
             routes: route::Table::default(),
@@ -192,7 +199,8 @@ impl HostState {
             path_mtus: PathMtus::default(),
             rate_limit: RateLimit::new(word(8)),
             counts,
-            nat: Nat::new(flow_hash.clone(), nat::MOST_FLOWS),
+            known_flows: writer.known(),
+            nat: Nat::with_readers(flow_hash.clone(), writer, nat::MOST_FLOWS),
             flow_hash,
             v6: Ipv6State::new(u64::from(word(4)) << 32 | u64::from(word(0)), word(8)),
             groups_due: None,
@@ -200,6 +208,7 @@ impl HostState {
             ids,
             locked: 0,
             published: (0, 0),
+            shown_terms: None,
         }
     }
 
@@ -211,6 +220,7 @@ impl HostState {
             + self.routes.version()
             + self.neighbours.version()
             + self.path_mtus.version()
+            + self.nat.version()
             + v6
     }
 

@@ -3,7 +3,6 @@
 use alloc::sync::Arc;
 use core::mem;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::Ordering;
 
 use ::tcp::{Arrival, Ends};
 
@@ -60,7 +59,8 @@ impl Drop for Held {
 impl Host {
     /// Takes a segment that has come in, if it is of an open connection that has taken one from the
     /// same host by the same interface since the tables have changed: for whom it is need not be
-    /// looked up then. Returns whether it was; else nothing has happened. Its packet is whole.
+    /// looked up then. Returns whether it was; else nothing has happened. Its packet is whole, and
+    /// is not translated.
     pub(in crate::inet::host) fn receive_if_open(
         &self,
         arrived: &Arrived<'_>,
@@ -68,8 +68,7 @@ impl Host {
         tos: u8,
         bytes: &[u8],
     ) -> bool {
-        let translates = source.is_ipv4() && self.translates.load(Ordering::Relaxed);
-        if arrived.packet_type != PACKET_HOST || translates {
+        if arrived.packet_type != PACKET_HOST {
             return false;
         }
         let Some(&[a, b, c, d]) = bytes.first_chunk() else {

@@ -16,7 +16,7 @@ use ip::Nanos;
 use task::Mutex;
 
 use super::super::Host;
-use super::super::link::LinkDevice;
+use super::super::link::{LinkDevice, admission};
 use super::super::send_queue::{Flow, QueuePlace, TURN};
 use super::super::state::Work;
 use super::table::Number;
@@ -133,12 +133,6 @@ impl Buffers for SocketBuffers<'_> {
         self.memory.bytes -= bytes;
         self.memory.pages.trim(self.memory.bytes);
     }
-}
-
-/// A version of the host's interfaces and one of them in one number. Interfaces that have the same
-/// 24 bits are 16 million apart, each of which has changed the version.
-fn admission(version: u64, interface: u32) -> u64 {
-    version << 24 | u64::from(interface & 0xff_ffff)
 }
 
 /// The state of a connection after something was done with it.

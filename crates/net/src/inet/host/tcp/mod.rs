@@ -4,7 +4,6 @@
 mod burst;
 mod connection;
 mod deadlines;
-mod index;
 mod listener;
 mod table;
 mod v6;

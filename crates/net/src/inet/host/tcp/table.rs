@@ -16,9 +16,9 @@ use hashbrown::HashTable;
 use ip::Nanos;
 use task::{Mutex, MutexGuard};
 
+use super::super::index::{Index, Writer};
 use super::connection::WireConnection;
 use super::deadlines::Deadlines;
-use super::index::{Index, Writer};
 use super::listener::WireListener;
 
 /// Number of shards.
