@@ -93,6 +93,54 @@ struct BindEntry<S> {
     socket: Weak<S>,
 }
 
+/// The sockets that fit a destination equally well, in the order in which they were bound. One
+/// takes no memory; one that there is none for is left out.
+pub(super) struct Matches<S> {
+    first: Option<Arc<S>>,
+    others: Vec<Arc<S>>,
+}
+
+impl<S> Default for Matches<S> {
+    fn default() -> Self {
+        Self {
+            first: None,
+            others: Vec::new(),
+        }
+    }
+}
+
+impl<S> Matches<S> {
+    fn push(&mut self, socket: Arc<S>) {
+        if self.first.is_none() {
+            self.first = Some(socket);
+        } else {
+            let _ = fallible::push(&mut self.others, socket);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.others.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<S>> {
+        self.first.iter().chain(&self.others)
+    }
+
+    /// The one with a number below [`Self::len`].
+    pub(super) fn into_nth(mut self, number: usize) -> Option<Arc<S>> {
+        match number {
+            0 => self.first,
+            number if number <= self.others.len() => Some(self.others.swap_remove(number - 1)),
+            _ => None,
+        }
+    }
+
+    /// The one that was bound last.
+    pub(super) fn last(mut self) -> Option<Arc<S>> {
+        self.others.pop().or(self.first)
+    }
+}
+
 /// The ports of one transport, and the sockets bound to them.
 pub(super) struct BindTable<S> {
     stack: Arc<CoreStack>,
@@ -241,9 +289,9 @@ impl<S: Bindable> BindTable<S> {
         &self,
         to: SocketAddr,
         score: impl Fn(&S, u8) -> Option<K>,
-    ) -> Vec<Arc<S>> {
+    ) -> Matches<S> {
         let ports = self.ports.lock();
-        let mut best: Vec<Arc<S>> = Vec::new();
+        let mut best = Matches::default();
         let mut highest = None;
         for entry in ports.get(&to.port()).into_iter().flatten() {
             let Some(fit) = entry.address.match_score(to.ip()) else {
@@ -259,7 +307,7 @@ impl<S: Bindable> BindTable<S> {
                 Some(core::cmp::Ordering::Less) => {}
                 Some(core::cmp::Ordering::Equal) => best.push(socket),
                 None | Some(core::cmp::Ordering::Greater) => {
-                    best.clear();
+                    best = Matches::default();
                     best.push(socket);
                     highest = Some(key);
                 }
@@ -417,13 +465,8 @@ mod tests {
         assert_eq!(best(Ipv4Addr::LOCALHOST.into()), [2, 3]);
         assert_eq!(best(Ipv4Addr::new(127, 0, 0, 2).into()), [1]);
         assert_eq!(best(Ipv6Addr::LOCALHOST.into()), [0]);
-        assert!(
-            table
-                .lookup(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 81), |_, fit| {
-                    Some(fit)
-                })
-                .is_empty()
-        );
+        let other = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 81);
+        assert_eq!(table.lookup(other, |_, fit| Some(fit)).len(), 0);
     }
 
     #[test]

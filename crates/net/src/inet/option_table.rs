@@ -162,15 +162,18 @@ const fn places() -> [[u8; NUMBERS]; LEVELS] {
     places
 }
 
+/// The place of a sysctl.
+type Setting = fn(&Sysctls) -> &Sysctl;
+
 /// The sysctl that is an option's default.
-fn sysctl_default(sysctls: &Sysctls, level: u32, option: u32) -> Option<&Sysctl> {
+const fn default_setting(level: u32, option: u32) -> Option<Setting> {
     Some(match (level, option) {
-        (IP, net::IP_TTL) => &sysctls.ip_default_ttl,
-        (TCP, net::TCP_KEEPIDLE) => &sysctls.tcp_keepalive_time,
-        (TCP, net::TCP_KEEPINTVL) => &sysctls.tcp_keepalive_intvl,
-        (TCP, net::TCP_KEEPCNT) => &sysctls.tcp_keepalive_probes,
-        (TCP, net::TCP_SYNCNT) => &sysctls.tcp_syn_retries,
-        (TCP, net::TCP_LINGER2) => &sysctls.tcp_fin_timeout,
+        (IP, net::IP_TTL) => |all| &all.ip_default_ttl,
+        (TCP, net::TCP_KEEPIDLE) => |all| &all.tcp_keepalive_time,
+        (TCP, net::TCP_KEEPINTVL) => |all| &all.tcp_keepalive_intvl,
+        (TCP, net::TCP_KEEPCNT) => |all| &all.tcp_keepalive_probes,
+        (TCP, net::TCP_SYNCNT) => |all| &all.tcp_syn_retries,
+        (TCP, net::TCP_LINGER2) => |all| &all.tcp_fin_timeout,
         _ => return None,
     })
 }
@@ -181,6 +184,7 @@ pub(super) struct KnownOption {
     pub(super) option: u32,
     /// The option's value in a new socket, where no sysctl says another.
     first: i32,
+    setting: Option<Setting>,
 }
 
 impl KnownOption {
@@ -194,6 +198,7 @@ impl KnownOption {
                     level,
                     option,
                     first,
+                    setting: default_setting(level, option),
                 };
             }
             at += 1;
@@ -202,8 +207,10 @@ impl KnownOption {
 
     /// The option's value in a socket for which none was set.
     pub(super) fn default(&self, sysctls: &Sysctls) -> i32 {
-        let setting = sysctl_default(sysctls, self.level, self.option);
-        setting.map_or(self.first, |setting| setting.as_usize() as i32)
+        match self.setting {
+            Some(setting) => setting(sysctls).as_usize() as i32,
+            None => self.first,
+        }
     }
 }
 
@@ -217,8 +224,8 @@ pub(super) fn find_option(sysctls: &Sysctls, level: u32, option: u32) -> Result<
     let mut found = *place
         .and_then(|place| OPTION_TABLE.get(place))
         .ok_or(Errno::ENOPROTOOPT)?;
-    if let Some(setting) = sysctl_default(sysctls, level, option) {
-        found.2 = setting.as_usize() as i32;
+    if let Some(setting) = default_setting(level, option) {
+        found.2 = setting(sysctls).as_usize() as i32;
     }
     Ok(found)
 }

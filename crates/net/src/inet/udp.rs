@@ -82,7 +82,7 @@ impl UdpTables {
             peer.is_none_or(|peer| peer == to)
                 .then_some((peer.is_some(), fit))
         };
-        self.bind_table(protocol).lookup(from, score).pop()
+        self.bind_table(protocol).lookup(from, score).last()
     }
 
     /// Puts a datagram that has arrived at this host into the queue of whom it is for; of a group,
@@ -118,23 +118,20 @@ impl UdpTables {
             .lookup(datagram.to, score);
         let shared =
             |socket: &Arc<UdpSocket>| socket.receiver.options.is_enabled(net::SO_REUSEPORT);
-        let receiver = match &receivers[..] {
-            [] => {
-                self.counts.count(&datagram, UdpEvent::NoPort);
-                return Err(Errno::ECONNREFUSED);
-            }
-            all if all.iter().all(shared) => {
-                let chosen = all.iter().find_map(|socket| {
-                    socket
-                        .receiver
-                        .options
-                        .select_reuseport(&datagram.data, all.len())
-                });
-                &all[chosen
-                    .unwrap_or_else(|| reuseport_hash(datagram.from, datagram.to, all.len()))]
-            }
-            // The one that was bound last.
-            [.., last] => last,
+        let count = receivers.len();
+        let receiver = if count > 1 && receivers.iter().all(shared) {
+            let chosen = receivers.iter().find_map(|socket| {
+                let options = &socket.receiver.options;
+                options.select_reuseport(&datagram.data, count)
+            });
+            let by_chance = || reuseport_hash(datagram.from, datagram.to, count);
+            receivers.into_nth(chosen.unwrap_or_else(by_chance))
+        } else {
+            receivers.last()
+        };
+        let Some(receiver) = receiver else {
+            self.counts.count(&datagram, UdpEvent::NoPort);
+            return Err(Errno::ECONNREFUSED);
         };
         receiver.receive_datagram(datagram);
         Ok(())

@@ -6,7 +6,7 @@ mod table;
 use table::{Request, RequestTable};
 
 use crate::handshake::{Ends, Handshake};
-use crate::isn::{Purpose, Secret};
+use crate::isn::Secret;
 use crate::segment::{Flags, Header, LARGEST_SHIFT, Options};
 use crate::seq::Seq;
 use crate::syn_cookies::{self, ClockOptions, SynCookies};
@@ -140,6 +140,7 @@ pub struct ListenCounts {
 pub struct Listener {
     config: ListenConfig,
     secret: Secret,
+    places: Secret,
     table: RequestTable,
     /// Open connections that the program has not accepted.
     waiting: usize,
@@ -152,9 +153,17 @@ impl Listener {
     /// A listener whose initial numbers, clocks and table are protected by `secret`.
     #[must_use]
     pub fn new(config: ListenConfig, secret: Secret) -> Self {
+        Self::with_places(config, secret, secret)
+    }
+
+    /// The same where places in the table are by another secret, which [`Secret::place`] of who
+    /// calls [`Self::arrive_at`] is made with, too.
+    #[must_use]
+    pub fn with_places(config: ListenConfig, secret: Secret, places: Secret) -> Self {
         Self {
             config,
             secret,
+            places,
             table: RequestTable::new(),
             waiting: 0,
             cookie_sent: None,
@@ -247,7 +256,7 @@ impl Listener {
     }
 
     fn hash(&self, ends: &Ends) -> u32 {
-        self.secret.hash_ends(ends, Purpose::Place, 0) as u32
+        self.places.place(ends) as u32
     }
 
     fn find(&self, ends: &Ends) -> Option<u32> {
@@ -265,7 +274,19 @@ impl Listener {
         cookies: &SynCookies,
         incoming: &Incoming<'_>,
     ) -> Reaction {
-        let hash = self.hash(&incoming.ends);
+        let place = self.places.place(&incoming.ends);
+        self.arrive_at(now, cookies, incoming, place)
+    }
+
+    /// Takes a segment as [`Self::arrive`], where the place of its ends is known already.
+    pub fn arrive_at(
+        &mut self,
+        now: Nanos,
+        cookies: &SynCookies,
+        incoming: &Incoming<'_>,
+        place: u64,
+    ) -> Reaction {
+        let hash = place as u32;
         if let Some(place) = self.table.find(&incoming.ends, hash) {
             return self.arrive_half_open(now, place, incoming);
         }

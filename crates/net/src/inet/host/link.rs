@@ -115,8 +115,8 @@ pub(super) fn admission(version: u64, interface: u32) -> u64 {
 /// The interfaces as they were at some moment, in the order of their numbers.
 pub(super) struct View {
     interfaces: Vec<KnownInterface>,
-    /// The addresses of IPv4 that interfaces which are up have, and the broadcasts of their
-    /// networks.
+    /// The addresses of IPv4 that interfaces which are up have, in order, and the broadcasts of
+    /// their networks.
     own: Vec<Ipv4Addr>,
     broadcasts: Vec<Ipv4Addr>,
     version: u64,
@@ -149,6 +149,7 @@ impl View {
                 }
             }
         }
+        own.sort_unstable();
         Ok(Self {
             interfaces: all,
             own,
@@ -160,7 +161,12 @@ impl View {
     /// For whom a packet of IPv4 with this destination is.
     pub(super) fn class(&self, to: Ipv4Addr) -> Class {
         let is_broadcast = || self.broadcasts.contains(&to);
-        Class::of(to, is_broadcast, || self.own.contains(&to))
+        Class::of(to, is_broadcast, || self.is_own(to))
+    }
+
+    /// Whether an interface that is up has an address of IPv4.
+    pub(super) fn is_own(&self, address: Ipv4Addr) -> bool {
+        self.own.binary_search(&address).is_ok()
     }
 
     /// For whom a packet of IPv6 with this destination is that has come in by an interface.

@@ -55,7 +55,7 @@ impl InetStack {
                 chosen.unwrap_or_else(|| reuseport_hash(from, to, n))
             }
         };
-        listeners.into_iter().nth(chosen)
+        listeners.into_nth(chosen)
     }
 
     /// The listener of segments from one address to another.

@@ -68,7 +68,8 @@ impl Host {
         tos: u8,
         bytes: &[u8],
     ) -> bool {
-        if arrived.packet_type != PACKET_HOST {
+        let is_elsewhere = matches!(destination, IpAddr::V4(to) if !arrived.view.is_own(to));
+        if arrived.packet_type != PACKET_HOST || is_elsewhere {
             return false;
         }
         let Some(&[a, b, c, d]) = bytes.first_chunk() else {

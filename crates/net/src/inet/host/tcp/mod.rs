@@ -547,13 +547,15 @@ impl Host {
         socket: &TcpListener,
         terms: &ListenTerms,
     ) -> Option<Arc<WireListener>> {
-        let secret = self.tcp.secret;
+        let (secret, places) = (self.tcp.secret, self.tcp.table.secret());
         let listener = self.tcp.table.listener(socket.id(), |number| {
+            let config = ListenConfig::default();
             Arc::new(WireListener {
                 number,
                 inner: Mutex::new(ListenerState {
-                    engine: Listener::new(ListenConfig::default(), secret),
+                    engine: Listener::with_places(config, secret, places),
                     path: Path::of(&terms.options),
+                    armed: None,
                 }),
             })
         });
@@ -601,7 +603,8 @@ impl Host {
         *inner.engine.config_mut() = config;
         inner.engine.set_waiting(terms.waiting);
         let before = inner.engine.counts();
-        let reaction = inner.engine.arrive(now, &self.tcp.cookies, incoming);
+        let cookies = &self.tcp.cookies;
+        let reaction = inner.engine.arrive_at(now, cookies, incoming, place);
         let counts = inner.engine.counts();
         let again = counts.retransmissions - before.retransmissions;
         let failed = counts.attempt_fails - before.attempt_fails;
@@ -614,7 +617,7 @@ impl Host {
         if again > 0 {
             self.tcp.counts.count_answers(again);
         }
-        let due = inner.engine.deadline();
+        let due = inner.arm(self, &listener);
         let child = match &reaction {
             Reaction::Open(handshake) => {
                 self.open(stack, socket, &terms, (place, handshake), &mut inner.engine)
@@ -623,10 +626,7 @@ impl Host {
         };
         let path = inner.path;
         drop(inner);
-        if let Some(due) = due {
-            self.tcp.set_listener_deadline(&listener, due);
-            self.wake_by(Some(due));
-        }
+        self.wake_by(due);
         if let Reaction::Answer(header) = reaction {
             self.send_alone(&incoming.ends, path, &header);
         }

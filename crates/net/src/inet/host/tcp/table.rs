@@ -118,6 +118,11 @@ impl Table {
         }
     }
 
+    /// The secret that places are made of.
+    pub(super) fn secret(&self) -> Secret {
+        self.secret
+    }
+
     /// The number of connections that wait for late segments.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
