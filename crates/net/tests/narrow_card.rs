@@ -15,7 +15,7 @@ use fs::poll::Events;
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
 use net::inet::{Host, procfs, procfs_host};
-use net::{Linger, MsgFlags, OutgoingMessage, Socket, SocketType};
+use net::{Linger, MsgFlags, OutgoingMessage, Socket, SocketType, WaitPolicy};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MILLISECOND;
@@ -68,6 +68,28 @@ impl Narrow {
         let stack = &self.0[which].stack;
         let socket = stack.socket(sys::AF_INET, SocketType::Stream, 0).unwrap();
         socket.into_file(OpenFlags::NONBLOCK)
+    }
+
+    /// A socket of datagrams, bound to a port if that is not 0.
+    fn udp(&self, which: usize, port: u16) -> Arc<File> {
+        let stack = &self.0[which].stack;
+        let socket = stack.socket(sys::AF_INET, SocketType::Datagram, 0).unwrap();
+        let file = socket.into_file(OpenFlags::NONBLOCK);
+        let any = inet(Ipv4Addr::UNSPECIFIED, port);
+        call(|caller| protocol(&file).bind(caller, &any)).unwrap();
+        file
+    }
+
+    /// Sends a datagram to the second machine.
+    fn datagram(&self, socket: &File, data: &[u8], wait: WaitPolicy) -> Result<usize, Errno> {
+        let to = inet(self.0[1].address, 9);
+        call(|caller| {
+            let message = OutgoingMessage {
+                to: Some((caller, &to)),
+                ..OutgoingMessage::plain(data)
+            };
+            protocol(socket).send(message, MsgFlags::empty(), wait)
+        })
     }
 
     /// So many connections from the first machine to the second.
@@ -245,20 +267,12 @@ fn streams_to_many_hosts_repeat_nothing() {
 fn a_flood_of_datagrams_loses_its_own_and_lets_streams_through() {
     let pair = Narrow::new(32);
     let ends = pair.connect(2);
-    let stack = &pair.0[0].stack;
-    let udp = stack.socket(sys::AF_INET, SocketType::Datagram, 0).unwrap();
-    let udp = udp.into_file(OpenFlags::NONBLOCK);
-    let to = inet(pair.0[1].address, 9);
+    // More than their buffers let wait at a time.
+    let sockets: Vec<_> = (0..12).map(|_| pair.udp(0, 0)).collect();
     let flood = || {
-        for _ in 0..200 {
-            let result = call(|caller| {
-                let message = OutgoingMessage {
-                    to: Some((caller, &to)),
-                    ..OutgoingMessage::plain(&[0; 1400])
-                };
-                protocol(&udp).send(message, MsgFlags::empty(), NOW)
-            });
-            assert_eq!(result, Ok(1400));
+        for socket in &sockets {
+            let full = (0..200).find_map(|_| pair.datagram(socket, &[0; 1400], NOW).err());
+            assert!(full.is_none_or(|error| error == Errno::EAGAIN));
         }
     };
     transfer(&pair, &ends, 200_000, flood);
@@ -349,4 +363,89 @@ fn an_interface_that_goes_down_and_up_lets_connections_go_on() {
         pair.step(false);
     }
     assert_eq!(received, 500_000);
+}
+
+/// Datagrams that wait before a card take up their socket's buffer, and nobody else's.
+#[test]
+fn what_waits_before_a_card_takes_up_its_senders_buffer() {
+    let pair = Narrow::new(4);
+    let [full, other] = [0, 0].map(|port| pair.udp(0, port));
+    let receiver = pair.udp(1, 9);
+    let options = receiver.ops_as::<Socket>().unwrap().options();
+    options
+        .set_int_option(sys::SO_RCVBUF, 1 << 20, true)
+        .unwrap();
+    // The neighbour is found, which is none of this.
+    pair.datagram(&full, b"first", NOW).unwrap();
+    (0..10).for_each(|_| pair.step(false));
+    assert_eq!(receiver.read(&mut [0; 2000]), Ok(5));
+    let queued = |socket: &File| protocol(socket).send_queue_bytes();
+    let is_writable = |socket: &File| socket.poll(None).contains(Events::WRITABLE);
+    let sent = (0..1000).take_while(|_| {
+        let (before, could) = (queued(&full), is_writable(&full));
+        let result = pair.datagram(&full, &[0; 1000], NOW);
+        let buffer = 212_992;
+        assert_eq!(could, 2 * before < buffer);
+        assert_eq!(
+            result,
+            if before < buffer {
+                Ok(1000)
+            } else {
+                Err(Errno::EAGAIN)
+            }
+        );
+        result.is_ok()
+    });
+    let sent = sent.count();
+    // Four are in the card's ring.
+    assert_eq!(queued(&full), (sent - 4) * (1042 + 256));
+    assert_eq!(pair.datagram(&other, b"!", NOW), Ok(1));
+    assert!(is_writable(&other) && !is_writable(&full));
+    // The ring is sent bit by bit; half of the buffer is room.
+    while !is_writable(&full) {
+        assert!(queued(&full) > 0);
+        pair.step(false);
+    }
+    assert!(2 * queued(&full) < 212_992 && queued(&full) > 80_000);
+    (0..1000).for_each(|_| pair.step(false));
+    assert_eq!([&full, &other].map(|socket| queued(socket)), [0, 0]);
+    for length in (0..sent).map(|_| 1000).chain([1]) {
+        assert_eq!(receiver.read(&mut [0; 2000]), Ok(length));
+    }
+    assert_eq!(pair.dropped(), 0);
+    // What is lost with its link takes up nothing either.
+    for _ in 0..50 {
+        assert_eq!(pair.datagram(&full, &[0; 1000], NOW), Ok(1000));
+    }
+    assert!(queued(&full) > 0);
+    let one = &pair.0[0];
+    one.host.set_up(one.index, false).unwrap();
+    assert_eq!(queued(&full), 0);
+    assert_eq!(pair.dropped(), 46);
+}
+
+#[test]
+fn who_waits_for_room_before_a_card_goes_on_when_there_is_some() {
+    let pair = Narrow::new(4);
+    let patient = WaitPolicy {
+        nonblocking: false,
+        timeout_ns: 0,
+    };
+    let (sender, ended) = (pair.udp(0, 0), pair.udp(0, 0));
+    pair.datagram(&sender, b"first", NOW).unwrap();
+    (0..10).for_each(|_| pair.step(false));
+    while pair.datagram(&ended, &[0; 1000], NOW).is_ok() {}
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| pair.datagram(&ended, &[0; 1000], patient));
+        protocol(&ended).shutdown(false, true).unwrap_err();
+        assert_eq!(waits.join().unwrap(), Err(Errno::EPIPE));
+        let sends = scope
+            .spawn(|| (0..500).all(|_| pair.datagram(&sender, &[0; 1000], patient) == Ok(1000)));
+        while !sends.is_finished() {
+            pair.step(false);
+            std::thread::yield_now();
+        }
+        assert!(sends.join().unwrap());
+    });
+    assert_eq!(pair.dropped(), 0);
 }

@@ -1,7 +1,10 @@
 //! Datagrams on their way between sockets and the network.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+
+use crate::socket::SendAccount;
 
 /// The use of path MTU discovery (`IP_MTU_DISCOVER`), with its number in Linux' `in.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -70,6 +73,8 @@ pub struct Datagram {
     pub timestamp_ns: u64,
     /// The count of datagrams the receiver had lost when it arrived.
     pub drops: u32,
+    /// The socket that it is sent by, while it waits for room for its own before a card.
+    pub sender: Option<Arc<SendAccount>>,
     /// Whether the network may cut it, if it is sent over IPv4.
     pub path_mtu_discovery: PathMtuDiscovery,
     /// The contents: of UDP and UDP-Lite those behind their header, of others all that is behind

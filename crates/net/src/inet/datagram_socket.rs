@@ -18,6 +18,7 @@ use super::option_table::{IP, IPV6};
 use super::options;
 use super::udp_counts::{UdpCounts, UdpEvent};
 use crate::socket::ControlMessage;
+use crate::socket::SendAccount;
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::error_queue::{ErrorQueueEntry, ExtendedError};
@@ -45,6 +46,8 @@ pub(super) struct DatagramQueue {
 pub(super) struct DatagramReceiver {
     pub(super) endpoint: endpoint::Endpoint<DatagramQueue>,
     pub(super) options: Arc<SocketOptions>,
+    /// What it has sent and waits before a card.
+    pub(super) sent: Arc<SendAccount>,
     drops: AtomicU64,
     /// Counts of all sockets of UDP, if it is one.
     counts: Option<Arc<UdpCounts>>,
@@ -55,6 +58,7 @@ impl DatagramReceiver {
         let options = Arc::new(SocketOptions::new(stack));
         Self {
             endpoint: endpoint::Endpoint::new(options.clone()),
+            sent: SendAccount::new(options.clone()),
             options,
             drops: AtomicU64::new(0),
             counts: None,
@@ -157,6 +161,26 @@ impl DatagramReceiver {
         self.endpoint.readable.notify_events(Events::READABLE);
     }
 
+    /// Waits until the buffer has room for one more datagram to be sent.
+    ///
+    /// # Errors
+    /// As [`WaitPolicy::wait_on`]; the endpoint's own error, `EPIPE`.
+    fn wait_to_send(&self, wait: WaitPolicy) -> Result<()> {
+        self.sent.wait(wait, || {
+            if let Some(error) = self.endpoint.take_error() {
+                return Some(Err(error));
+            }
+            let is_shut = self.endpoint.is_shut_down(SEND_SHUTDOWN);
+            is_shut.then_some(Err(Errno::EPIPE))
+        })
+    }
+
+    /// Ends receiving or sending.
+    fn shutdown(&self, what: u8) {
+        self.endpoint.shutdown(what);
+        self.sent.room().notify();
+    }
+
     /// The next datagram, and how many of its bytes are left out.
     fn next_datagram(
         &self,
@@ -254,9 +278,11 @@ impl DatagramReceiver {
         if let Some(table) = table {
             table.poll_wait(&self.endpoint.readable);
             table.poll_wait(&self.endpoint.writable);
+            table.poll_wait_events(self.sent.room(), Events::WRITABLE | Events::WRBAND);
         }
         let shut = |what| self.endpoint.is_shut_down(what);
-        let mut events = Events::WRITABLE | Events::WRBAND;
+        let mut events = Events::empty();
+        events.set(Events::WRITABLE | Events::WRBAND, self.sent.is_writable());
         events.set(
             Events::ERR,
             self.endpoint.has_error() || self.options.error_queue.has_entries(),
@@ -280,7 +306,7 @@ impl DatagramReceiver {
             },
         );
         drop(old);
-        self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
+        self.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
 }
 
@@ -372,7 +398,10 @@ impl<T: DatagramProtocol> FileOps for DatagramSocket<T> {
         .map(|incoming| incoming.copied)
     }
 
-    fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
+    fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
+        let receiver = self.0.receiver();
+        let wait = receiver.options.send_wait(file.is_nonblocking());
+        receiver.wait_to_send(wait)?;
         self.0.send(OutgoingMessage::plain(buf), MsgFlags::empty())
     }
 
@@ -434,7 +463,6 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
         let connected = self.0.addresses().1.is_some();
         self.0
             .receiver()
-            .endpoint
             .shutdown((u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN));
         // Linux does it, and says so all the same.
         if connected {
@@ -448,7 +476,13 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
         self.0.check_message(to, length, flags)
     }
 
-    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, _: WaitPolicy) -> Result<usize> {
+    fn send(
+        &self,
+        message: OutgoingMessage<'_>,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<usize> {
+        self.0.receiver().wait_to_send(wait)?;
         self.0.send(message, flags)
     }
 
@@ -480,13 +514,13 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 
     fn send_queue_bytes(&self) -> usize {
-        self.0.send_queue_bytes()
+        self.0.send_queue_bytes() + self.0.receiver().sent.bytes()
     }
 
     fn memory_info(&self) -> SocketMemory {
         SocketMemory {
             receive_bytes: self.0.receiver().charged_bytes(),
-            send_bytes: 0,
+            send_bytes: self.0.receiver().sent.bytes(),
             drops: self.0.receiver().drops(),
         }
     }

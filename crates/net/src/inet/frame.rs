@@ -188,6 +188,7 @@ impl Segment<'_> {
             tos: 0,
             timestamp_ns: 0,
             drops: 0,
+            sender: None,
             path_mtu_discovery: PathMtuDiscovery::default(),
             data: Vec::new(),
         };
@@ -231,6 +232,7 @@ pub(crate) fn parse_frame(frame: &[u8], interface_index: u32) -> Option<Datagram
                 tos: header[0] << 4 | header[1] >> 4,
                 timestamp_ns: 0,
                 drops: 0,
+                sender: None,
                 path_mtu_discovery: PathMtuDiscovery::default(),
                 data: data.get(..length).unwrap_or(data).to_vec(),
             };
@@ -269,6 +271,7 @@ mod tests {
                 tos: 0,
                 timestamp_ns: 0,
                 drops: 0,
+                sender: None,
                 path_mtu_discovery: PathMtuDiscovery::default(),
                 data: b"hello".to_vec(),
             };
@@ -310,6 +313,7 @@ mod tests {
             tos: 0x1c,
             timestamp_ns: 0,
             drops: 0,
+            sender: None,
             path_mtu_discovery: PathMtuDiscovery::default(),
             data: data.to_vec(),
         }

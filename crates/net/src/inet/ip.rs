@@ -120,6 +120,7 @@ pub(super) fn parse_ipv4_packet(
         tos: header[1],
         timestamp_ns: 0,
         drops: 0,
+        sender: None,
         path_mtu_discovery: PathMtuDiscovery::default(),
         data,
     };

@@ -296,7 +296,8 @@ impl RawSocket {
         self.transmit_whole(packet)
     }
 
-    fn transmit_whole(&self, packet: Datagram) -> Result<()> {
+    fn transmit_whole(&self, mut packet: Datagram) -> Result<()> {
+        packet.sender = Some(self.receiver.sent.clone());
         let stack = self.common.stack();
         let to = packet.to;
         match stack.network.transmit(stack, packet) {
@@ -520,6 +521,7 @@ impl DatagramProtocol for RawSocket {
             tos: sends.traffic_class as u8,
             timestamp_ns: 0,
             drops: 0,
+            sender: None,
             path_mtu_discovery: sends.path_mtu_discovery,
             data: if self.is_ping {
                 self.echo_request(message.data)?

@@ -301,7 +301,8 @@ impl UdpSocket {
     ///
     /// # Errors
     /// Those of [`super::network::Network::transmit`] for what has not gone out.
-    fn transmit(&self, datagram: Datagram) -> Result<()> {
+    fn transmit(&self, mut datagram: Datagram) -> Result<()> {
+        datagram.sender = Some(self.receiver.sent.clone());
         let stack = self.common.stack();
         let to = datagram.to;
         let tells = self.wants_errors();
@@ -536,6 +537,7 @@ impl DatagramProtocol for UdpSocket {
             tos: sends.traffic_class as u8,
             timestamp_ns: 0,
             drops: 0,
+            sender: None,
             path_mtu_discovery: sends.path_mtu_discovery,
             data: message::copy_of(message.data)?,
         };

@@ -53,6 +53,12 @@ pub trait NetDevice: Send + Sync {
         DeviceDetails::default()
     }
 
+    /// Whether the device empties itself, so that programs whose datagrams it has no room for wait
+    /// until it has. Before one that another program empties they do not.
+    fn drains(&self) -> bool {
+        true
+    }
+
     /// The interface is gone: called once, with no lock of the stack held. A thread that is sending
     /// at this moment may end that.
     fn removed(&self) {}

@@ -18,6 +18,7 @@ pub(crate) mod message;
 mod options;
 mod route_ioctl;
 mod scm;
+pub(crate) mod send_account;
 pub(crate) mod socket_list;
 mod sysctl;
 pub(crate) mod tap;
@@ -49,6 +50,7 @@ pub use options::{Linger, SocketOptions};
 pub(crate) use scm::PeekedRights;
 pub use scm::{InflightTable, ScmRights};
 pub(crate) use sysctl::CONGESTION_CONTROLS;
+pub use send_account::SendAccount;
 pub use sysctl::{Sysctl, Sysctls};
 pub use timer::{TimerCallback, set_timer_scheduler};
 

@@ -298,6 +298,10 @@ fn flow_hash(frame: &Frame, is_tap: bool) -> u32 {
 }
 
 impl NetDevice for TunInterface {
+    fn drains(&self) -> bool {
+        false
+    }
+
     fn transmit(&self, frame: Frame) -> core::result::Result<(), FrameRefused> {
         match self.queue_of(&frame) {
             Some(queue) if !self.is_gone() => queue.push(frame),

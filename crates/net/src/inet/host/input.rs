@@ -373,6 +373,7 @@ impl Host {
             tos: header.tos,
             timestamp_ns: 0,
             drops: 0,
+            sender: None,
             path_mtu_discovery: PathMtuDiscovery::default(),
             data,
         };
@@ -446,6 +447,7 @@ impl Host {
             tos: ERROR_TOS,
             timestamp_ns: 0,
             drops: 0,
+            sender: None,
             path_mtu_discovery: PathMtuDiscovery::Never,
             data: message,
         };

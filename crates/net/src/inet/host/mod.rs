@@ -70,7 +70,7 @@ use crate::socket::tap::{
 use crate::socket::timer::{self, TimerCallback};
 use crate::socket::{
     ArpEntry, DeviceDetails, Interface, InterfaceChange, Interfaces, NetDevice, NewInterface,
-    RouteRequest,
+    RouteRequest, SendAccount,
 };
 
 /// The one who is told of changes of a host's tables.
@@ -333,19 +333,22 @@ impl Host {
     }
 
     /// Sends frames that tables have left to be sent.
-    fn send_frames(&self, frames: &mut Vec<OutgoingFrame>) {
+    fn send_frames(&self, work: &mut Work) {
         let stack = self.stack.get().and_then(Weak::upgrade);
-        for outgoing in frames.drain(..) {
+        let sender = work.sender.as_ref();
+        for outgoing in work.frames.drain(..) {
             let OutgoingFrame { card, frame } = outgoing;
-            self.send_frame(stack.as_deref(), &card, frame, QueuePlace::Behind);
+            self.send_frame(stack.as_deref(), &card, sender, frame, QueuePlace::Behind);
         }
     }
 
-    /// Sends a frame. One that is lost is counted.
+    /// Sends a frame; while it waits it takes up room of its sender's buffer, if a socket sends it.
+    /// One that is lost is counted.
     fn send_frame(
         &self,
         stack: Option<&InetStack>,
         card: &LinkDevice,
+        sender: Option<&Arc<SendAccount>>,
         frame: Vec<u8>,
         place: QueuePlace,
     ) {
@@ -357,7 +360,7 @@ impl Host {
             let taps = &stack.core.taps;
             taps.deliver_one_way(&frame, &seen.shown, PACKET_OUTGOING, None);
         }
-        let _ = card.transmit(frame, place);
+        let _ = card.transmit_for(sender, frame, place);
     }
 
     /// Does work that tables have left to do, with no lock of a connection held: it may be about
@@ -366,7 +369,7 @@ impl Host {
         if work.is_empty() {
             return;
         }
-        self.send_frames(&mut work.frames);
+        self.send_frames(&mut work);
         let stack = self.stack.get().and_then(Weak::upgrade);
         if let Some(listener) = self.listener.get().and_then(Weak::upgrade) {
             for change in &work.changes {
@@ -551,7 +554,9 @@ impl Network for Host {
         self.take_tcp_error(error, errno)
     }
 
-    fn transmit(&self, stack: &InetStack, datagram: Datagram) -> Result<()> {
+    fn transmit(&self, stack: &InetStack, mut datagram: Datagram) -> Result<()> {
+        // Who receives it has nothing to do with that.
+        let sender = datagram.sender.take();
         let is_local = datagram.interface_index == Loopback::INDEX;
         if is_local && !self.leads_elsewhere(&datagram) {
             return Loopback.transmit(stack, datagram);
@@ -559,7 +564,7 @@ impl Network for Host {
         let (source, destination) = match (datagram.from.ip(), datagram.to.ip()) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => (source, destination),
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                return self.transmit_v6(stack, datagram, source, destination);
+                return self.transmit_v6(stack, datagram, sender, (source, destination));
             }
             _ => return Err(Errno::ENETUNREACH),
         };
@@ -588,12 +593,13 @@ impl Network for Host {
         let interface = packet.interface;
         if !is_local
             && let Some(result) = self
-                .send_directly(stack, now, 0, &packet)
-                .or_else(|| self.send_directly(stack, now, interface, &packet))
+                .send_directly(stack, now, 0, &packet, sender.as_ref())
+                .or_else(|| self.send_directly(stack, now, interface, &packet, sender.as_ref()))
         {
             return result;
         }
         let (class, way) = self.with_state(|state, work| {
+            work.sender = sender;
             if is_local {
                 state.send_to_published(now, &packet, ephemeral_ports(&stack.core), work)?;
                 return Ok((Class::Own, None));

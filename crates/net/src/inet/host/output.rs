@@ -1,5 +1,6 @@
 //! From datagrams of sockets to frames of devices: routes, fragments, neighbours.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -22,6 +23,7 @@ use crate::inet::ip::{UDP, UDP_HEADER, UDP_LITE};
 use crate::inet::loopback::Loopback;
 use crate::inet::network::Route;
 use crate::inet::stack::InetStack;
+use crate::socket::SendAccount;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
 
 /// A packet that is to be sent, but for its number and where it is cut.
@@ -313,7 +315,8 @@ impl HostState {
 
 impl Host {
     /// Sends a packet by a way that is known, without the lock of the tables. `None` if none is, or
-    /// the packet cannot go by it as it is; an interface that it names has to be the way's.
+    /// the packet cannot go by it as it is; an interface that it names has to be the way's. While
+    /// it waits it takes up room of its sender's buffer, if a socket sends it.
     ///
     /// # Errors
     /// `ENOBUFS` if memory is short.
@@ -323,10 +326,11 @@ impl Host {
         now: Nanos,
         via: u32,
         packet: &OutgoingPacket<'_>,
+        sender: Option<&Arc<SendAccount>>,
     ) -> Option<Result<()>> {
         let to = packet.header.destination;
         let way = self.way(now, to.into(), via)?;
-        self.send_by(stack, &way, packet, QueuePlace::Behind)
+        self.send_by(stack, &way, packet, sender, QueuePlace::Behind)
     }
 
     /// Sends a packet by a way, as [`Self::send_directly`].
@@ -338,6 +342,7 @@ impl Host {
         stack: &InetStack,
         way: &Destination,
         packet: &OutgoingPacket<'_>,
+        sender: Option<&Arc<SendAccount>>,
         place: QueuePlace,
     ) -> Option<Result<()>> {
         let to = packet.header.destination;
@@ -364,7 +369,7 @@ impl Host {
             self.counts.count(Counter::OutDiscards);
             return Some(Err(Errno::ENOBUFS));
         };
-        self.send_frame(Some(stack), &way.card, frame, place);
+        self.send_frame(Some(stack), &way.card, sender, frame, place);
         Some(Ok(()))
     }
 }

@@ -12,6 +12,7 @@ use task::Mutex;
 
 use super::link::LinkDevice;
 use crate::socket::FrameRefused;
+use crate::socket::send_account::{SendAccount, SendCharge};
 
 /// Frames that leave before a flow has its turn, and segments that a flow may send in one.
 pub(super) const TURN: usize = 16;
@@ -47,6 +48,23 @@ enum State {
     Serving,
 }
 
+/// A frame that waits, and what it takes up of its sender's buffer.
+struct WaitingFrame {
+    frame: Vec<u8>,
+    charge: Option<SendCharge>,
+}
+
+/// What has become of frames that were given to the device.
+enum Given {
+    /// The device has taken them.
+    All,
+    /// The device has taken one, for which its sender has room again. It is to be told without the
+    /// lock, and then there may be more.
+    One(SendCharge),
+    /// There is no room for the rest.
+    Some,
+}
+
 /// A flow that waits.
 struct WaitingFlow {
     flow: Weak<dyn Flow>,
@@ -58,7 +76,7 @@ struct Inner {
     state: State,
     /// Frames of the flow that had its turn last.
     turn: VecDeque<Vec<u8>>,
-    frames: VecDeque<Vec<u8>>,
+    frames: VecDeque<WaitingFrame>,
     /// Bytes of `frames`.
     bytes: usize,
     /// Frames that go before a flow has its turn: that is no matter of how often there is room.
@@ -139,6 +157,20 @@ impl LinkDevice {
     /// # Errors
     /// `ENOBUFS`: it is lost, and counted.
     pub(super) fn transmit(&self, frame: Vec<u8>, place: QueuePlace) -> Result<()> {
+        self.transmit_for(None, frame, place)
+    }
+
+    /// Sends a frame of a socket's, as [`Self::transmit`]: while it waits it takes up room of that
+    /// one's buffer.
+    ///
+    /// # Errors
+    /// `ENOBUFS`: it is lost, and counted.
+    pub(super) fn transmit_for(
+        &self,
+        sender: Option<&Arc<SendAccount>>,
+        frame: Vec<u8>,
+        place: QueuePlace,
+    ) -> Result<()> {
         let frame = if self.queue.is_busy() {
             frame
         } else {
@@ -148,52 +180,58 @@ impl LinkDevice {
                 Err(FrameRefused::NoRoom(frame)) => frame.data,
             }
         };
-        self.put(frame, place)
+        let sender = sender.filter(|_| self.device.drains());
+        let charge = sender.map(|sender| sender.charge(frame.len()));
+        self.put(WaitingFrame { frame, charge }, place)
             .inspect_err(|_| self.sent.count_dropped())
     }
 
     /// Puts a frame into the queue.
-    fn put(&self, frame: Vec<u8>, place: QueuePlace) -> Result<()> {
+    fn put(&self, waiting: WaitingFrame, place: QueuePlace) -> Result<()> {
         let queue = &self.queue;
+        // Its sender is told when the lock has been given back.
+        let mut given = Given::All;
         let mut inner = queue.inner.lock();
         match place {
             QueuePlace::Turn => {
                 inner.turn.try_reserve(1).map_err(|_| Errno::ENOBUFS)?;
-                inner.turn.push_back(frame);
+                inner.turn.push_back(waiting.frame);
             }
             QueuePlace::Behind => {
                 let limit = queue.limit.load(Ordering::Relaxed) as usize;
-                let bytes = inner.bytes + frame.len();
+                let bytes = inner.bytes + waiting.frame.len();
                 let has_room = inner.frames.len() < limit && bytes <= MOST_BYTES;
                 if !has_room || !vm::has_kernel_room() || inner.frames.try_reserve(1).is_err() {
                     return Err(Errno::ENOBUFS);
                 }
                 inner.bytes = bytes;
                 inner.pushed += 1;
-                inner.frames.push_back(frame);
+                inner.frames.push_back(waiting);
             }
         }
         // The device may have told that it has room before the frame was here. From now on it finds
         // the frame.
         if inner.state == State::Open {
-            let state = match self.give_all(&mut inner) {
-                true => State::Open,
-                false => State::Waiting,
+            // No other one waits.
+            if self.give_turn(&mut inner) {
+                given = self.give_frames(&mut inner);
+            }
+            let is_empty = inner.turn.is_empty() && inner.frames.is_empty();
+            let state = if is_empty {
+                State::Open
+            } else {
+                State::Waiting
             };
+            inner.before_flow = TURN;
             queue.set_state(&mut inner, state);
         }
+        drop(inner);
+        drop(given);
         Ok(())
     }
 
-    /// Gives the device all frames that wait. Returns whether it has taken them.
-    fn give_all(&self, inner: &mut Inner) -> bool {
-        inner.before_flow = usize::MAX;
-        let has_taken = self.give_turn(inner) && self.give_frames(inner);
-        inner.before_flow = TURN;
-        has_taken
-    }
-
-    /// Gives the device the frames of the flow that had its turn last, as [`Self::give_all`].
+    /// Gives the device the frames of the flow that had its turn last. Returns whether it has taken
+    /// them.
     fn give_turn(&self, inner: &mut Inner) -> bool {
         while let Some(frame) = inner.turn.pop_front() {
             if let Err(FrameRefused::NoRoom(frame)) = self.give(frame) {
@@ -204,21 +242,24 @@ impl LinkDevice {
         true
     }
 
-    /// Gives the device the other frames that go before a flow has its turn, as
-    /// [`Self::give_all`].
-    fn give_frames(&self, inner: &mut Inner) -> bool {
+    /// Gives the device the other frames that go before a flow has its turn.
+    fn give_frames(&self, inner: &mut Inner) -> Given {
         while inner.before_flow > 0
-            && let Some(frame) = inner.frames.pop_front()
+            && let Some(WaitingFrame { frame, charge }) = inner.frames.pop_front()
         {
             let length = frame.len();
             if let Err(FrameRefused::NoRoom(frame)) = self.give(frame) {
-                inner.frames.push_front(frame.data);
-                return false;
+                let frame = frame.data;
+                inner.frames.push_front(WaitingFrame { frame, charge });
+                return Given::Some;
             }
             inner.bytes -= length;
             inner.before_flow -= 1;
+            if let Some(charge) = charge {
+                return Given::One(charge);
+            }
         }
-        true
+        Given::All
     }
 
     /// Has a flow wait for its turn, if the card is busy, and returns whether it does. `had_turn`:
@@ -264,17 +305,20 @@ impl LinkDevice {
 
     /// Loses what waits, for a link that has gone, and gives flows their turns.
     pub(super) fn flush(&self) {
+        // Their senders are told when the lock has been given back.
+        let lost;
         {
             let mut inner = self.queue.inner.lock();
-            let Inner { turn, frames, .. } = &mut *inner;
-            let lost = turn.drain(..).chain(frames.drain(..));
-            lost.for_each(|_| self.sent.count_dropped());
+            let turn = core::mem::take(&mut inner.turn);
+            lost = core::mem::take(&mut inner.frames);
+            (0..turn.len() + lost.len()).for_each(|_| self.sent.count_dropped());
             inner.bytes = 0;
             if inner.state != State::Waiting {
                 return;
             }
             self.queue.set_state(&mut inner, State::Serving);
         }
+        drop(lost);
         self.serve_turns();
     }
 
@@ -292,9 +336,22 @@ impl LinkDevice {
         let queue = &self.queue;
         let mut inner = queue.inner.lock();
         loop {
-            if !self.give_turn(&mut inner) || !self.give_frames(&mut inner) {
-                queue.set_state(&mut inner, State::Waiting);
-                return None;
+            let given = match self.give_turn(&mut inner) {
+                true => self.give_frames(&mut inner),
+                false => Given::Some,
+            };
+            match given {
+                Given::All => {}
+                Given::One(charge) => {
+                    drop(inner);
+                    drop(charge);
+                    inner = queue.inner.lock();
+                    continue;
+                }
+                Given::Some => {
+                    queue.set_state(&mut inner, State::Waiting);
+                    return None;
+                }
             }
             inner.before_flow = TURN;
             let sent = inner.pushed - inner.frames.len() as u64;

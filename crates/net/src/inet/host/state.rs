@@ -17,8 +17,8 @@ use super::link::LinkDevice;
 use super::registry::{Registered, Registry};
 use super::translation::{FlowWriter, KnownFlows};
 use super::v6::Ipv6State;
-use crate::socket::InterfaceAddress;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
+use crate::socket::{InterfaceAddress, SendAccount};
 
 /// The kind of an Ethernet frame that carries ARP.
 pub(super) const ETH_P_ARP: u16 = 0x0806;
@@ -73,6 +73,8 @@ pub(super) struct OutgoingFrame {
 #[derive(Default)]
 pub(super) struct Work {
     pub(super) frames: Vec<OutgoingFrame>,
+    /// The socket whose datagram has made the frames, if one has.
+    pub(super) sender: Option<Arc<SendAccount>>,
     pub(super) changes: Vec<Change>,
     /// Packets whose neighbours do not answer.
     pub(super) unreachable: Vec<Vec<u8>>,
@@ -88,6 +90,7 @@ impl Work {
     pub(super) fn is_empty(&self) -> bool {
         let Self {
             frames,
+            sender: _,
             changes,
             unreachable,
             expired,

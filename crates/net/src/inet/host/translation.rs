@@ -285,7 +285,7 @@ impl Host {
         }
         match build(way.link, &header, &[head, rest]) {
             Some(frame) => {
-                self.send_frame(Some(stack), &way.card, frame, QueuePlace::Behind);
+                self.send_frame(Some(stack), &way.card, None, frame, QueuePlace::Behind);
                 self.counts.count(Counter::ForwDatagrams);
             }
             None => self.counts.count(Counter::InDiscards),

@@ -361,7 +361,10 @@ impl Host {
             && let Some(way) = self.way(now, destination.into(), path.via)
         {
             packet.interface = way.route.interface_index;
-            if self.send_by(stack, &way, &packet, path.place).is_some() {
+            if self
+                .send_by(stack, &way, &packet, None, path.place)
+                .is_some()
+            {
                 self.count_sent(header);
                 return Ok(());
             }
@@ -395,7 +398,7 @@ impl Host {
         drop(state);
         self.remember(now, way);
         self.wake_by(due);
-        self.send_frames(&mut work.frames);
+        self.send_frames(work);
         self.count_sent(header);
         match result {
             Err(Errno::EMSGSIZE) => Err(Unsent::TooLong(u16::try_from(mtu).unwrap_or(u16::MAX))),

@@ -44,7 +44,10 @@ impl Host {
             && let Some(way) = self.way(now, destination.into(), path.via)
         {
             packet.interface = way.route.interface_index;
-            if self.send_by_v6(&stack, &way, &packet, path.place).is_some() {
+            if self
+                .send_by_v6(&stack, &way, &packet, None, path.place)
+                .is_some()
+            {
                 return Ok(());
             }
         }
@@ -67,7 +70,7 @@ impl Host {
         drop(state);
         self.remember(now, way);
         self.wake_by(due);
-        self.send_frames(&mut work.frames);
+        self.send_frames(work);
         match result {
             Err(Errno::EMSGSIZE) => {
                 let mtu = u16::try_from(route.mtu).unwrap_or(u16::MAX);

@@ -221,6 +221,7 @@ impl Host {
             tos: header.traffic_class,
             timestamp_ns: 0,
             drops: 0,
+            sender: None,
             path_mtu_discovery: PathMtuDiscovery::default(),
             data,
         };
@@ -352,6 +353,7 @@ impl Host {
             tos: 0,
             timestamp_ns: 0,
             drops: 0,
+            sender: None,
             path_mtu_discovery: PathMtuDiscovery::Never,
             data: message,
         };

@@ -1,5 +1,6 @@
 //! From datagrams of sockets to frames of devices: routes, fragments, neighbours.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -23,6 +24,7 @@ use crate::inet::ip::ICMP6;
 use crate::inet::loopback::Loopback;
 use crate::inet::network::Route;
 use crate::inet::stack::InetStack;
+use crate::socket::SendAccount;
 use crate::socket::interface::ETHERNET_HEADER_LEN;
 
 /// A packet that is to be sent.
@@ -328,8 +330,8 @@ impl Host {
         &self,
         stack: &InetStack,
         datagram: Datagram,
-        source: Ipv6Addr,
-        destination: Ipv6Addr,
+        sender: Option<Arc<SendAccount>>,
+        (source, destination): (Ipv6Addr, Ipv6Addr),
     ) -> Result<()> {
         let transport = transport_header(&datagram);
         let transport = transport.as_ref().map_or(&[][..], |header| header);
@@ -351,11 +353,13 @@ impl Host {
         };
         let (now, interface) = (self.now(), packet.interface);
         if let Some(way) = self.way(now, destination.into(), interface)
-            && let Some(result) = self.send_by_v6(stack, &way, &packet, QueuePlace::Behind)
+            && let Some(result) =
+                self.send_by_v6(stack, &way, &packet, sender.as_ref(), QueuePlace::Behind)
         {
             return result;
         }
         let way = self.with_v6(|now, state, work| {
+            work.sender = sender;
             state.send_v6(now, &packet, work)?;
             Ok::<_, Errno>(state.way_to_v6(now, destination, interface))
         })?;
@@ -378,6 +382,7 @@ impl Host {
         stack: &InetStack,
         way: &Destination,
         packet: &OutgoingV6<'_>,
+        sender: Option<&Arc<SendAccount>>,
         place: QueuePlace,
     ) -> Option<Result<()>> {
         let mtu = if packet.discovery.believes_icmp() {
@@ -398,7 +403,7 @@ impl Host {
             self.counts.v6.count(Counter6::OutDiscards);
             return Some(Err(Errno::ENOBUFS));
         };
-        self.send_frame(Some(stack), &way.card, frame, place);
+        self.send_frame(Some(stack), &way.card, sender, frame, place);
         Some(Ok(()))
     }
 }
