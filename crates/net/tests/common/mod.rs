@@ -4,6 +4,7 @@
 
 pub mod connections;
 pub mod router;
+pub mod strange;
 pub mod v6;
 pub mod wire;
 
