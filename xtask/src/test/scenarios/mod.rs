@@ -26,6 +26,7 @@ mod nginx;
 pub mod nvme;
 mod observe;
 mod page_cache;
+mod pair;
 mod partitions;
 mod pause;
 mod perturbed;
