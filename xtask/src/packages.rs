@@ -96,6 +96,27 @@ pub const POWER_CUTS: &[&str] = &["bash", "coreutils", "git", "sqlite3"];
 /// A server of the web and its client, by themselves.
 pub const WEB_WIRE: &[&str] = &["coreutils", "curl", "nginx-light", "sed"];
 
+/// Servers and clients of which one machine has the ones and another the others, by themselves.
+pub const PEERS: &[&str] = &[
+    "bash",
+    "coreutils",
+    "curl",
+    "grep",
+    "iperf3",
+    "iproute2",
+    "iputils-ping",
+    "mtr-tiny",
+    "nginx-light",
+    "openssh-client",
+    "openssh-server",
+    "redis-server",
+    "redis-tools",
+    "rsync",
+    "traceroute",
+    "util-linux",
+    "wrk",
+];
+
 /// Python with the tests of its library, and the names of services that they look up, beside
 /// [`BASE`].
 pub const PYTHON: &[&str] = &["libpython3.11-testsuite", "netbase", "python3"];

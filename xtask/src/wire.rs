@@ -17,8 +17,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use road::{Road, Shape};
+use road::Road;
 
+pub use self::road::Shape;
 use crate::cleanup::Directory;
 
 /// Time after which a wire looks whether it is over.

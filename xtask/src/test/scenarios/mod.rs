@@ -29,6 +29,7 @@ mod page_cache;
 mod pair;
 mod partitions;
 mod pause;
+mod peers;
 mod perturbed;
 mod poison;
 mod power_cuts;
@@ -258,6 +259,11 @@ pub fn tests() -> Vec<Test> {
             run: nginx::short,
         },
         Test {
+            name: "machine/peers",
+            place: SkerryMachine,
+            run: peers::short,
+        },
+        Test {
             name: "machine/ipv6",
             place: SkerryMachine,
             run: ipv6::run,
@@ -316,6 +322,11 @@ pub fn tests() -> Vec<Test> {
             name: "long/nginx",
             place: SkerryMachine,
             run: nginx::long,
+        },
+        Test {
+            name: "long/peers",
+            place: SkerryMachine,
+            run: peers::long,
         },
         Test {
             name: "long/diff",
