@@ -50,7 +50,8 @@ pub(crate) trait Effects {
     /// hold of it, and says so.
     fn isolate(&self);
 
-    /// Has a function pass that was reset, whatever its unit does with it; true if it does, or no unit has it.
+    /// Has a function pass that was reset, whatever its unit does with it; true if it does, or no
+    /// unit has it.
     fn pass(&self) -> bool;
 }
 
@@ -59,7 +60,7 @@ pub(crate) trait Effects {
 pub(crate) enum NotTaken<E> {
     /// Somebody has it.
     Taken(Owner),
-    /// It did not prove its reset, and is in quarantine.
+    /// Its reset was not proven, and it is in quarantine.
     NotReset,
     /// Its unit does not hold it.
     NotHeld(E),

@@ -36,7 +36,7 @@ struct Victim {
 
 /// Counts of what became of the frames: that the run was about something.
 #[derive(Default)]
-struct Seen {
+struct Tally {
     sent: u64,
     accepted: u64,
     received: u64,
@@ -100,7 +100,7 @@ impl Victim {
     }
 
     /// A frame arrives, or several that belong together.
-    fn hear(&mut self, random: &mut Random, seen: &mut Seen) -> u64 {
+    fn hear(&mut self, random: &mut Random, seen: &mut Tally) -> u64 {
         let frames = strange(random, &self.live);
         for frame in &frames {
             self.machine.host.receive(self.machine.index, frame);
@@ -122,7 +122,7 @@ impl Victim {
     }
 
     /// Programs use their sockets.
-    fn program(&mut self, random: &mut Random, seen: &mut Seen) {
+    fn program(&mut self, random: &mut Random, seen: &mut Tally) {
         for listener in &self.listeners {
             while let Ok(socket) = protocol(listener).accept(NOW) {
                 seen.accepted += 1;
@@ -154,7 +154,7 @@ impl Victim {
     }
 
     /// Everything that is sent is whole, and rightly summed.
-    fn look_at_answers(&mut self, seen: &mut Seen) {
+    fn look_at_answers(&mut self, seen: &mut Tally) {
         for frame in self.machine.end.take() {
             seen.sent += 1;
             assert!((14..=1514).contains(&frame.len()), "{frame:x?}");
@@ -216,7 +216,7 @@ impl Victim {
     }
 
     /// The host is alive: it answers a SYN and a question of ARP.
-    fn is_well(&mut self, seen: &mut Seen) {
+    fn is_well(&mut self, seen: &mut Tally) {
         let interface = self.machine.host.interface(self.machine.index).unwrap();
         assert!(interface.addresses.len() <= 20);
         self.machine.host.run_timers();
@@ -271,9 +271,9 @@ fn begun(machine: &Machine, is_v6: bool) -> Arc<File> {
     file
 }
 
-fn fuzz(seed: u64, frames: u64) -> Seen {
+fn fuzz(seed: u64, frames: u64) -> Tally {
     assert_eq!(HARDWARE, Machine::down(1).hardware);
-    let (mut done, mut turn, mut seen) = (0, 0_u64, Seen::default());
+    let (mut done, mut turn, mut seen) = (0, 0_u64, Tally::default());
     while done < frames {
         let seed = seed.wrapping_add(turn);
         let life = std::panic::AssertUnwindSafe(|| {

@@ -77,9 +77,9 @@ fn packets_of_open_flows_take_no_lock_of_the_tables() {
         scope: 0,
     };
     net.router().add_route(route, Insert::Exclusive).unwrap();
-    let locked = tables_locked(&mut net, &mut exchange);
+    let locked = tables_locked(&mut net, exchange);
     assert!((2..50).contains(&locked), "{locked}");
-    let locked = tables_locked(&mut net, &mut exchange);
+    let locked = tables_locked(&mut net, exchange);
     assert_eq!(locked, 0);
     // The end of a flow is the end of its way.
     net.router().forget(inner);

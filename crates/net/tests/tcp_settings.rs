@@ -23,11 +23,11 @@ const IP: usize = 14;
 const SEGMENT: usize = IP + 20;
 
 /// The frames that a wire carries, each with its sender.
-type Seen = Rc<RefCell<Vec<(usize, Vec<u8>)>>>;
+type Carried = Rc<RefCell<Vec<(usize, Vec<u8>)>>>;
 
 /// Keeps what the wire carries.
-fn watch(wire: &mut Wire) -> Seen {
-    let seen = Seen::default();
+fn watch(wire: &mut Wire) -> Carried {
+    let seen = Carried::default();
     let kept = seen.clone();
     wire.filter = Some(Rc::new(move |from, frame| {
         if frame.len() > SEGMENT + 13 && frame[12..14] == [8, 0] && frame[IP + 9] == 6 {
@@ -39,7 +39,7 @@ fn watch(wire: &mut Wire) -> Seen {
 }
 
 /// Flags of the first segment of a sender that has these.
-fn flags_of(seen: &Seen, from: usize, with: u8) -> u8 {
+fn flags_of(seen: &Carried, from: usize, with: u8) -> u8 {
     let seen = seen.borrow();
     let mut flags = seen
         .iter()

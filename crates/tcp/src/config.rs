@@ -40,9 +40,9 @@ pub struct Config {
     pub sack: bool,
     /// Explicit congestion notification is asked for (`tcp_ecn` = 1).
     pub ecn: bool,
-    /// It is granted to a peer that asks (`tcp_ecn` = 1 or 2).
+    /// Explicit congestion notification is granted to a peer that asks (`tcp_ecn` = 1 or 2).
     pub grants_ecn: bool,
-    /// What came twice is told (`tcp_dsack`, RFC 2883).
+    /// The peer is told of data that came twice (`tcp_dsack`, RFC 2883).
     pub duplicate_sack: bool,
     /// The congestion window begins anew after a pause (`tcp_slow_start_after_idle`, RFC 5681,
     /// section 4.1).

@@ -463,7 +463,8 @@ impl<'a> Wire<'a> {
                 }
                 if let Some(mtu) = self.trouble.mtu
                     && self.mtu > mtu
-                    && program.released.min(program.received) > bytes / 3
+                    // What is left to be sent then does not fit into what was written before.
+                    && program.released > bytes / 3
                 {
                     self.mtu = mtu;
                     configure(&format!("link set mtu {mtu}"));

@@ -222,7 +222,7 @@ const fn server(name: &'static str) -> Metric {
     }
 }
 
-/// What a card sends or receives, which is to be this part of Linux' figure.
+/// A metric of a network card, which is to be this part of Linux' figure.
 const fn network(name: &'static str, share: f64) -> Metric {
     Metric {
         share: Some(share),

@@ -94,7 +94,7 @@ pub fn create_node(
     let parent = dir.dentry();
     // Declared before the lock, so that they are dropped after it.
     let existing;
-    let displaced;
+    let _displaced;
     let made = {
         let mut names = parent.lock();
         existing = parent.lookup_locked(&mut names, &name);
@@ -124,7 +124,7 @@ pub fn create_node(
                 };
                 let inode = parent.inode().create(&name, &new)?;
                 let made = parent.instantiate(&mut names, &name, inode);
-                displaced = parent.cache_child(&names, &name, &made);
+                _displaced = parent.cache_child(&names, &name, &made);
                 Ok(made)
             }
             Err(e) => Err(*e),

@@ -220,20 +220,20 @@ mod tests {
         }
     }
 
-    /// Answer of an instance to a change; or its end before that.
+    /// Response of an instance to a change; or its end before that.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Answer {
+    enum Response {
         Taken,
         Refused(Refusal),
         Ended,
     }
 
-    const ANSWERS: [Answer; 5] = [
-        Answer::Taken,
-        Answer::Refused(Refusal::NoMemory),
-        Answer::Refused(Refusal::NotReset),
-        Answer::Refused(Refusal::Open(1)),
-        Answer::Ended,
+    const ANSWERS: [Response; 5] = [
+        Response::Taken,
+        Response::Refused(Refusal::NoMemory),
+        Response::Refused(Refusal::NotReset),
+        Response::Refused(Refusal::Open(1)),
+        Response::Ended,
     ];
 
     /// An instance's functions: number 1, and 2 of which it is noted what becomes of it.
@@ -281,11 +281,11 @@ mod tests {
         }
 
         /// Settles a change as the supervisor does; true if it does so by its end.
-        fn settle(&mut self, change: FunctionChange, answer: Answer) -> bool {
+        fn settle(&mut self, change: FunctionChange, answer: Response) -> bool {
             let leaving = match answer {
-                Answer::Taken => self.functions.leaving(change),
-                Answer::Refused(refusal) => self.functions.undo(change, refusal),
-                Answer::Ended => {
+                Response::Taken => self.functions.leaving(change),
+                Response::Refused(refusal) => self.functions.undo(change, refusal),
+                Response::Ended => {
                     while self.functions.stop() > 0 {}
                     return true;
                 }
@@ -319,13 +319,13 @@ mod tests {
                     instance.functions.set_leaving(2, leaves);
                     assert_eq!(instance.is_told(), !leaves, "{what}");
                     let has_ended = instance.settle(change, answer);
-                    let goes = leaves == (answer == Answer::Taken);
+                    let goes = leaves == (answer == Response::Taken);
                     let is_gone = has_ended || goes && unproven == 0;
                     assert_eq!(instance.has(), !is_gone, "{what}");
                     assert_eq!(instance.fate().drops, is_gone.into(), "{what}");
                     assert_eq!(instance.is_told(), !is_gone && !goes, "{what}");
                     // Only what the instance could not reset is held back, and it keeps that.
-                    let stays = leaves && answer == Answer::Refused(Refusal::NotReset);
+                    let stays = leaves && answer == Response::Refused(Refusal::NotReset);
                     assert_eq!(instance.fate().holds, stays.into(), "{what}");
                     if has_ended {
                         assert_eq!(instance.functions.len(), 0);
@@ -334,7 +334,7 @@ mod tests {
                     // It is asked for again, until it has left.
                     for _ in 0..3 {
                         instance.functions.set_leaving(2, true);
-                        instance.settle(FunctionChange::Leaves(2), Answer::Taken);
+                        instance.settle(FunctionChange::Leaves(2), Response::Taken);
                     }
                     assert!(!instance.has(), "{what}");
                     assert_eq!(instance.fate().drops, 1, "{what}");
@@ -344,8 +344,8 @@ mod tests {
         }
     }
 
-    /// An instance that ends while its function is being stopped by another thread: both may do it, and
-    /// it is dropped when both have.
+    /// An instance that ends while its function is being stopped by another thread: both may do
+    /// it, and it is dropped when both have.
     #[test]
     fn an_end_beside_a_function_that_leaves_drops_it_once() {
         for is_first in [false, true] {

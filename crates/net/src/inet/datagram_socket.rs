@@ -46,7 +46,7 @@ pub(super) struct DatagramQueue {
 pub(super) struct DatagramReceiver {
     pub(super) endpoint: endpoint::Endpoint<DatagramQueue>,
     pub(super) options: Arc<SocketOptions>,
-    /// What it has sent and waits before a card.
+    /// Account of the datagrams that wait before a card.
     pub(super) sent: Arc<SendAccount>,
     drops: AtomicU64,
     /// Counts of all sockets of UDP, if it is one.

@@ -163,10 +163,10 @@ const fn places() -> [[u8; NUMBERS]; LEVELS] {
 }
 
 /// The place of a sysctl.
-type Setting = fn(&Sysctls) -> &Sysctl;
+type SysctlOf = fn(&Sysctls) -> &Sysctl;
 
 /// The sysctl that is an option's default.
-const fn default_setting(level: u32, option: u32) -> Option<Setting> {
+const fn default_setting(level: u32, option: u32) -> Option<SysctlOf> {
     Some(match (level, option) {
         (IP, net::IP_TTL) => |all| &all.ip_default_ttl,
         (TCP, net::TCP_KEEPIDLE) => |all| &all.tcp_keepalive_time,
@@ -184,7 +184,7 @@ pub(super) struct KnownOption {
     pub(super) option: u32,
     /// The option's value in a new socket, where no sysctl says another.
     first: i32,
-    setting: Option<Setting>,
+    setting: Option<SysctlOf>,
 }
 
 impl KnownOption {

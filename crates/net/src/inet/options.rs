@@ -50,7 +50,7 @@ struct InetOptionValues {
     memberships: Vec<Membership>,
     /// The address whose interface multicasts go out of (`IP_MULTICAST_IF`).
     multicast_source: Option<Ipv4Addr>,
-    /// Which of [`CONGESTION_CONTROLS`] (`TCP_CONGESTION`); `None`: the host's.
+    /// Place in [`CONGESTION_CONTROLS`] (`TCP_CONGESTION`); `None`: the host's.
     congestion: Option<usize>,
 }
 
@@ -138,7 +138,7 @@ impl InetOptions {
         }
     }
 
-    /// Which of [`CONGESTION_CONTROLS`] that is.
+    /// Place of that algorithm in [`CONGESTION_CONTROLS`].
     fn congestion_control(&self) -> usize {
         let chosen = self.values.lock().congestion;
         chosen.unwrap_or_else(|| self.stack.core.sysctls.tcp_congestion_control.as_usize())

@@ -49,8 +49,8 @@ pub use message::{Caller, MsgFlags, OutgoingMessage, ReceivedMessage, WaitPolicy
 pub use options::{Linger, SocketOptions};
 pub(crate) use scm::PeekedRights;
 pub use scm::{InflightTable, ScmRights};
-pub(crate) use sysctl::CONGESTION_CONTROLS;
 pub use send_account::SendAccount;
+pub(crate) use sysctl::CONGESTION_CONTROLS;
 pub use sysctl::{Sysctl, Sysctls};
 pub use timer::{TimerCallback, set_timer_scheduler};
 

@@ -13,7 +13,7 @@ use super::options::SocketOptions;
 /// The bytes of the sender's buffer that a frame takes up besides its own.
 const FRAME_OVERHEAD: usize = 256;
 
-/// What of a socket's datagrams waits to be sent, against its buffer (`SO_SNDBUF`; Linux
+/// The part of a socket's datagrams that waits to be sent, against its buffer (`SO_SNDBUF`; Linux
 /// `sk_wmem_alloc`).
 pub struct SendAccount {
     options: Arc<SocketOptions>,

@@ -600,7 +600,7 @@ fn discovery_options(random: &mut Random) -> Vec<u8> {
         ]);
         let mut option = vec![kind, units];
         if kind == 3 && random.percent(70) {
-            // Prefixes that are whole: lengths, flags, lifetimes, and zeros in front of the address.
+            // Prefixes that are whole: lengths, flags, lifetimes, zeros in front of the address.
             let lifetimes = [
                 random.next() as u32 >> random.below(32),
                 random.next() as u32,

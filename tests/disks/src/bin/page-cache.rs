@@ -103,7 +103,7 @@ fn once() -> Result<()> {
     Ok(())
 }
 
-/// Who reads in small pieces, one after the other, has large requests made.
+/// Reads in small pieces, one after the other, become large requests.
 fn ahead(disk: &str) -> Result<()> {
     drop_caches()?;
     let before = requests(disk, 0)?;
@@ -122,7 +122,7 @@ fn ahead(disk: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is dirty is written when it is old enough, though nobody syncs it.
+/// Dirty pages are written when they are old enough, though nobody syncs them.
 fn with_age(disk: &str) -> Result<()> {
     const SETTINGS: [&str; 2] = ["dirty_expire_centisecs", "dirty_writeback_centisecs"];
     const LEN: usize = 1 << 20;

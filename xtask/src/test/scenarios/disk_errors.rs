@@ -25,7 +25,7 @@ const BAD: u64 = 10;
 /// that ends with [`ONCE`] fails the first time only.
 type Failure = (&'static str, Option<&'static str>);
 
-/// What the kind of request is followed by, if it is not to fail again.
+/// Suffix of a kind of request that is not to fail again.
 const ONCE: &str = " once";
 
 /// Failures in the states of the disk behind the first, in the order in which the program goes

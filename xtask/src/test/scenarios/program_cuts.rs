@@ -19,7 +19,7 @@ const BLOCK: usize = 4096;
 
 /// Programs that write to a disk, and what looks at it afterwards.
 struct Programs {
-    /// What they are called.
+    /// Name of the programs.
     name: &'static str,
     packages: &'static [&'static [&'static str]],
     /// Bytes of the file system.

@@ -16,7 +16,7 @@ use crate::vm::{Ending, Kernel, Machine};
 /// File systems of one machine, at most.
 pub const DISKS: usize = 12;
 
-/// What each line before a file system's lines begins with; no name does.
+/// Beginning of each line before a file system's lines; no name begins so.
 const MARK: &str = "@@ ";
 
 /// For busybox: all that a directory has. A line for each name (mode, size, names, blocks, times of
@@ -140,7 +140,7 @@ fn look_once(
 pub struct Seen {
     /// The list, by lines.
     pub list: Vec<String>,
-    /// What the script printed.
+    /// Lines that the script printed.
     pub said: Vec<String>,
 }
 

@@ -54,7 +54,7 @@ struct WaitingFrame {
     charge: Option<SendCharge>,
 }
 
-/// What has become of frames that were given to the device.
+/// Fate of frames that were given to the device.
 enum Given {
     /// The device has taken them.
     All,

@@ -111,7 +111,7 @@ impl Readers for FlowWriter {
     }
 }
 
-/// What makes a packet one that the tables have to be asked about, if it is of no flow.
+/// Conditions under which the tables have to be asked about a packet that is of no flow.
 pub(super) struct Terms {
     networks: Vec<Prefix>,
     /// Routes that lead into hidden networks, in the order in which they count, with their
@@ -155,7 +155,7 @@ impl Terms {
     }
 }
 
-/// What is translated, for those without the lock.
+/// The flows and conditions of translation, for those without the lock.
 pub(super) struct Translation {
     flows: Arc<KnownFlows>,
     terms: RcuArc<Terms>,
