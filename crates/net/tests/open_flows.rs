@@ -48,7 +48,7 @@ fn packets_of_open_flows_take_no_lock_of_the_tables() {
     }
     let ping = net.nodes[SECOND_INNER].icmp();
     let all = [&out, &other, &inward, &datagrams];
-    let mut exchange = |net: &mut Net| {
+    let exchange = |net: &mut Net| {
         all.iter().for_each(|files| round_trip(net, files));
         send(&ping, Some(&inet(world, 0)), &echo(8, 7000, 9)).unwrap();
         net.settle();

@@ -183,18 +183,6 @@ fn failing_once(disk: &Disk) -> Result<()> {
     let mut found = vec![0; PAGE];
     tell("read", file.read_exact_at(&mut found, BAD * PAGE as u64));
     println!("same: {}", found == bytes);
-
-    disk.next("a page of a file cannot be read, once")?;
-    drop_caches()?;
-    let direct = open_direct(Path::new(READ))?;
-    let mut buffer = Vec::new();
-    let bytes = aligned(&mut buffer, PAGE as u64, DIRECT_BLOCK);
-    for _ in 0..2 {
-        tell(
-            "direct read",
-            direct.read_exact_at(bytes, BAD * PAGE as u64),
-        );
-    }
     Ok(())
 }
 

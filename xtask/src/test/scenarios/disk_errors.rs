@@ -30,13 +30,12 @@ const ONCE: &str = " once";
 
 /// Failures in the states of the disk behind the first, in the order in which the program goes
 /// through them; with an error once the disk holds again by itself.
-const STATES: [&[Failure]; 13] = [
+const STATES: [&[Failure]; 12] = [
     &[("write", Some("data"))],
     &[],
     &[("read", Some("read"))],
     &[],
     &[("write once", Some("data"))],
-    &[("read once", Some("read"))],
     &[("flush", None)],
     &[],
     &[("write", None)],
