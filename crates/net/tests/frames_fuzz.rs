@@ -87,7 +87,7 @@ impl Victim {
         for number in [sys::IPPROTO_ICMP, sys::IPPROTO_UDP] {
             datagrams.push(open(sys::AF_INET, SocketType::Raw, number as u32));
         }
-        datagrams.push(machine.socket(SocketType::Raw, sys::IPPROTO_ICMPV6 as u32));
+        datagrams.push(machine.socket(SocketType::Raw, sys::IPPROTO_ICMPV6));
         let every_kind = u32::from(3_u16.to_be());
         datagrams.push(open(sys::AF_PACKET, SocketType::Raw, every_kind));
         Self {
