@@ -30,7 +30,7 @@ pub struct Arguments {
     /// Packages; what they depend on comes with them
     #[arg(required = true, value_name = "PKG")]
     packages: Vec<String>,
-    /// Where the tar archive goes, or with --ext4 the image
+    /// File to write: a tar archive, or with --ext4 the image of a disk
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
     /// Make the image of a disk with an ext4 file system, for `root=` and `skerry run --root`

@@ -60,9 +60,9 @@ pub(crate) trait Effects {
 pub(crate) enum NotTaken<E> {
     /// Somebody has it.
     Taken(Owner),
-    /// Its reset was not proven, and it is in quarantine.
+    /// The function did not prove that it was reset, and is in quarantine.
     NotReset,
-    /// Its unit does not hold it.
+    /// The unit before the function does not hold it back, for this reason.
     NotHeld(E),
 }
 

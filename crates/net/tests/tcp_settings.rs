@@ -18,7 +18,7 @@ const ACK: u8 = 16;
 const ECE: u8 = 64;
 const CWR: u8 = 128;
 
-/// Where a frame's headers of IPv4 without options and of TCP begin.
+/// Offsets in a frame of Ethernet: of the IPv4 header, and behind one without options.
 const IP: usize = 14;
 const SEGMENT: usize = IP + 20;
 

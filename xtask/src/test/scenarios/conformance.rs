@@ -49,8 +49,8 @@ stress() {
 }
 "#;
 
-/// So many files of an archive that is unpacked, and so many names in one directory: `$1`; the disk
-/// is `$2`.
+/// Functions of the shell: one unpacks an archive of `$1` files, one makes `$1` names in a
+/// directory, both on the disk `$2`.
 const MANY: &str = r#"
 unpacked() {
     chroot /d bash -c 'mkdir /src; cd /src; for dir in $(seq $(('$1' / 100))); do
